@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// Communicators of the node, and which groups and sessions use them. The control service creates, lists
+// and deletes; the session server joins and leaves; names survive a restart (state directory).
+//
+// File: <state_directory>/communicators.textproto, replaced atomically on each change.
+// Thread safety: all functions from any thread; no function blocks on a client.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "daemon/base/mutex.h"
+#include "absl/time/time.h"
+#include "daemon/base/config.h"
+#include "qrd/v1/communicator.pb.h"
+
+namespace qrd {
+
+// "" if `name` is 1 to 64 characters of [a-z0-9._-] beginning with a letter or digit, else what is wrong.
+std::string NameError(std::string_view name);
+
+// Totals of one communicator; the engine adds, the control service reads.
+struct CommunicatorCounters {
+  std::atomic<uint64_t> operations{0}, operations_failed{0}, payload_bytes{0}, wire_bytes{0},
+      nonfinite_elements{0};
+};
+
+// A session as the registry knows it.
+struct Member {
+  uint64_t session_id = 0;
+  uint32_t rank = 0;
+  int32_t pid = 0;
+  uint32_t uid = 0;
+  absl::Time attach_time;
+  std::shared_ptr<std::atomic<uint64_t>> arena_bytes, arenas;
+};
+
+class CommunicatorRegistry {
+ public:
+  // Loads the state file (a bad one is set aside with a warning), then adds config.communicators.
+  static absl::StatusOr<std::unique_ptr<CommunicatorRegistry>> Open(const Config& config);
+
+  absl::StatusOr<v1::Communicator> Create(const v1::Communicator& request, bool on_attach);
+  absl::StatusOr<v1::Communicator> Get(const std::string& name) const;
+  std::vector<v1::Communicator> List() const;
+  // With force: calls the end-sessions hook for each member after the communicator is gone.
+  absl::StatusOr<uint32_t> Delete(const std::string& name, bool force);
+
+  // Joins a forming group (created as needed). Returns the incarnation and whether the group is now
+  // complete. INVALID_ARGUMENT for a bad name, rank or world size; NOT_FOUND; ALREADY_EXISTS if a live
+  // session holds the rank (names its pid).
+  struct JoinResult {
+    uint64_t incarnation = 0;
+    bool complete = false;
+    std::vector<uint64_t> session_ids;  // by rank, of a complete group
+    std::shared_ptr<CommunicatorCounters> counters;
+  };
+  absl::StatusOr<JoinResult> Join(const std::string& communicator, const std::string& group,
+                                  uint32_t world_size, bool create_if_absent, const Member& member);
+  // Removes the session wherever it is; a complete group becomes broken, a group without sessions goes.
+  void Leave(uint64_t session_id);
+  // Marks the group of the session broken (abort).
+  void MarkBroken(uint64_t session_id);
+  // Ranks that a forming group still lacks, ascending.
+  std::vector<uint32_t> MissingRanks(const std::string& communicator, const std::string& group,
+                                     uint64_t incarnation) const;
+  // The session that holds a rank of the group's current incarnation, or 0.
+  uint64_t Holder(const std::string& communicator, const std::string& group, uint32_t rank) const;
+
+  uint64_t communicator_count() const;
+
+  // The hook ends the given sessions (status ABORTED). Set once before serving.
+  void SetEndSessionsHook(std::function<void(const std::vector<uint64_t>&)> hook);
+  // Adds what only the engine knows (waiting and queued operations) to a reply.
+  void SetGroupDetailHook(std::function<void(uint64_t session_id, v1::Group*)> hook);
+
+ private:
+  struct GroupState;
+  struct CommunicatorState;
+  explicit CommunicatorRegistry(const Config& config);
+  absl::Status Persist() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // (details are the implementer's)
+  const Config& config_;
+  mutable Mutex mu_;
+  std::map<std::string, std::unique_ptr<CommunicatorState>> communicators_ ABSL_GUARDED_BY(mu_);
+  std::function<void(const std::vector<uint64_t>&)> end_sessions_;
+  std::function<void(uint64_t, v1::Group*)> group_detail_;
+};
+
+}  // namespace qrd

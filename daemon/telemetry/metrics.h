@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every metric of the daemon: name, unit, labels. Labels are bounded: result, codec, algorithm, dtype,
+// stage; never pid, session, communicator or message size.
+// Thread safety: all functions from any thread; the Record* functions take no lock but prometheus-cpp's.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "kernels/types.h"
+#include "prometheus/registry.h"
+
+namespace qrd {
+
+// One finished operation (all ranks), as the engine saw it. Times are CLOCK_MONOTONIC.
+struct OperationRecord {
+  shm::Status status = shm::Status::kOk;
+  bool planned = false;  // codec and algorithm are valid (all ranks had posted and matched)
+  Codec codec = Codec::kNone;
+  Algorithm algorithm = Algorithm::kTwoShot;
+  uint64_t payload_bytes = 0;  // of one rank
+  uint64_t wire_bytes = 0;     // sent by all ranks
+  uint64_t first_post_ns = 0, ready_ns = 0, start_ns = 0, end_ns = 0;
+  uint64_t nonfinite_count = 0;
+};
+
+// Read at scrape time.
+struct GaugeSources {
+  std::function<uint64_t()> sessions, communicators, arena_bytes, policy_generation;
+};
+
+class Metrics {
+ public:
+  explicit Metrics(GaugeSources sources);
+  ~Metrics();
+
+  void RecordOperation(const OperationRecord& record);
+  void RecordRingFull(uint64_t count);
+  void RecordAttach(shm::Status result);
+  void RecordSessionEnd(std::string_view reason);  // "closed", "lost", "protocol_error", "drained", "deleted"
+  void RecordInvalidSubmission();
+  void RecordPermissionDenied();
+  void RecordPolicySet(bool accepted);
+
+  std::shared_ptr<prometheus::Registry> registry() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace qrd

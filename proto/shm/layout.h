@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bytes that a client process and the daemon share. layout.md has the same facts as tables.
+//
+// Two segments, both memfds made and sealed (SHRINK, GROW, SEAL) by the daemon and passed over the
+// attach socket:
+//
+//   node segment     one for all sessions, read only for clients (F_SEAL_FUTURE_WRITE)
+//   session segment  one a session: header, ring indices, submission ring, descriptors, completions
+//
+// Life of an operation: the client fills a free descriptor slot, writes the slot's number into the
+// submission ring, publishes `tail` (release) and, if the engine sleeps, writes the doorbell eventfd.
+// The daemon reads `tail` (acquire), copies ring entry and descriptor out, validates the copies, and
+// in the end fills the completion of the same slot and sets its `state` to done (release).
+//
+// Thread safety: one producer and one consumer a ring; several client threads must lock among
+// themselves. There is no lock in shared memory.
+// Trust: the daemon treats every byte that a client can write as hostile: no pointers, nothing read
+// twice, every bound checked. It never reads back what only the daemon should write.
+//
+// Invariants
+//   1. All fields are little-endian, naturally aligned, of fixed width; padding is zero.
+//   2. A word is written by one side only, except Completion::state (protocol below).
+//   3. A change of any offset, size or meaning is a new kLayoutVersion.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace qrd::shm {
+
+inline constexpr uint32_t kLayoutVersion = 1;
+inline constexpr uint32_t kNodeMagic = 0x4E445251;     // "QRDN"
+inline constexpr uint32_t kSessionMagic = 0x53445251;  // "QRDS"
+inline constexpr uint32_t kCacheLineBytes = 64;
+inline constexpr uint32_t kSlotsMin = 8;
+inline constexpr uint32_t kSlotsMax = 1024;
+inline constexpr uint32_t kWorldSizeMax = 16;
+inline constexpr uint32_t kMessageBytes = 384;  // error text of a completion, NUL included
+
+// Result of an operation or an attach request. The C API's enum qrd_status has the same numbers.
+// Numbers are never reused.
+enum class Status : uint32_t {
+  kOk = 0,
+  kInvalidArgument = 1,     // the caller's fault: do not retry
+  kFailedPrecondition = 2,  // right call, wrong state
+  kResourceExhausted = 3,   // a named bound is reached
+  kUnavailable = 4,         // try again later (draining)
+  kTimeout = 5,             // names the ranks that did not arrive
+  kMismatch = 6,            // ranks posted operations that differ; names field and ranks
+  kPeerLost = 7,            // a rank's process is gone; names it
+  kDaemonLost = 8,          // the daemon is gone: finalize and init again
+  kAborted = 9,             // a rank, or an operator, called abort
+  kPermissionDenied = 10,
+  kNotFound = 11,
+  kAlreadyExists = 12,
+  kUnimplemented = 13,
+  kInternal = 14,    // a bug of qrd
+  kInProgress = 15,  // not done yet (test, or wait that timed out)
+};
+
+enum class Kind : uint32_t { kAllReduce = 1 };
+enum class Dtype : uint32_t { kFp16 = 1, kBf16 = 2, kFp32 = 3 };
+enum class ReduceOp : uint32_t { kSum = 1, kAvg = 2 };
+
+// A run of bytes in one of the session's own arenas. generation guards against a stale id.
+struct Tensor {
+  uint32_t arena_id;
+  uint32_t generation;
+  uint64_t offset_bytes;
+};
+
+// What a client asks for. Written by the client, read once by the daemon.
+struct alignas(kCacheLineBytes) Descriptor {
+  Kind kind;
+  Dtype dtype;
+  ReduceOp op;
+  uint32_t flags;  // must be 0
+  // Counts the session's posts from 1: the k-th operation of a rank is matched with the k-th of the
+  // others. The daemon refuses a gap.
+  uint64_t sequence;
+  uint64_t count;       // elements, from 0
+  Tensor input;         // count * sizeof(dtype) bytes; ignored if count is 0
+  Tensor output;        // the same; either equal to input (in place) or disjoint from it
+  uint32_t timeout_ms;  // from the first rank's post; 0: the daemon's default
+  uint32_t epilogue;    // 0: none
+  // Room for epilogues (residual, weight, further outputs). Must be 0.
+  uint8_t reserved[176];
+};
+static_assert(sizeof(Descriptor) == 256);
+static_assert(offsetof(Descriptor, sequence) == 16);
+static_assert(offsetof(Descriptor, input) == 32);
+static_assert(offsetof(Descriptor, output) == 48);
+static_assert(offsetof(Descriptor, timeout_ms) == 64);
+
+// Completion::state. The client stores kIdle before it publishes the slot; a client that is about to
+// sleep changes kIdle to kWaiting (compare-exchange) and waits on the word with FUTEX_WAIT; the
+// daemon exchanges kDone (release) and wakes only if it found kWaiting. A client that sees kDone
+// (acquire) may read the other fields.
+enum class CompletionState : uint32_t { kIdle = 0, kWaiting = 1, kDone = 2 };
+
+// How an operation ended. Written by the daemon (state: see above).
+struct alignas(kCacheLineBytes) Completion {
+  std::atomic<uint32_t> state;
+  Status status;
+  uint64_t sequence;  // of the operation that this completes
+  uint64_t payload_bytes;
+  uint64_t wire_bytes;  // what this rank sends over links under the plan; on the host what it would send
+  uint64_t policy_generation;
+  uint32_t codec;           // wire format id 0..10
+  uint32_t algorithm;       // 1 one_shot, 2 two_shot
+  uint64_t first_post_ns;   // CLOCK_MONOTONIC: the daemon saw the first rank's post
+  uint64_t ready_ns;        // all ranks have posted, plan made
+  uint64_t start_ns;        // first tile taken by a worker
+  uint64_t end_ns;          // last tile written
+  uint64_t nonfinite_count; // elements of the result that are NaN or Inf
+  uint32_t rank_mask;       // ranks that are to blame (missing, lost, different), bit r = rank r
+  uint32_t reserved[9];
+  char message[kMessageBytes];  // NUL-terminated UTF-8, empty if status is kOk
+};
+static_assert(sizeof(Completion) == 512);
+static_assert(offsetof(Completion, sequence) == 8);
+static_assert(offsetof(Completion, message) == 128);
+static_assert(std::atomic<uint32_t>::is_always_lock_free);
+static_assert(std::atomic<uint64_t>::is_always_lock_free);
+
+// First page of a session segment. Written once by the daemon before the client sees it.
+struct alignas(kCacheLineBytes) SessionHeader {
+  uint32_t magic;
+  uint32_t layout_version;
+  uint64_t segment_bytes;
+  uint64_t session_id;
+  uint32_t rank;
+  uint32_t world_size;
+  uint32_t slot_count;  // descriptors, completions and ring entries: a power of two
+  uint32_t reserved0;
+  uint64_t ring_offset_bytes;        // uint32_t[slot_count]
+  uint64_t descriptor_offset_bytes;  // Descriptor[slot_count]
+  uint64_t completion_offset_bytes;  // Completion[slot_count]
+};
+static_assert(sizeof(SessionHeader) == 128);
+
+// Ring indices count up for ever; entry = index % slot_count.
+struct alignas(kCacheLineBytes) ProducerLine {
+  std::atomic<uint64_t> tail;       // client: next index to write
+  std::atomic<uint64_t> ring_full;  // client: posts that it refused because all slots were in use
+  uint8_t padding[48];
+};
+struct alignas(kCacheLineBytes) ConsumerLine {
+  std::atomic<uint64_t> head;       // daemon: next index to read
+  uint8_t padding[56];
+};
+static_assert(sizeof(ProducerLine) == 64 && sizeof(ConsumerLine) == 64);
+
+inline constexpr uint64_t kProducerOffsetBytes = sizeof(SessionHeader);
+inline constexpr uint64_t kConsumerOffsetBytes = kProducerOffsetBytes + sizeof(ProducerLine);
+inline constexpr uint64_t kRingOffsetBytes = kConsumerOffsetBytes + sizeof(ConsumerLine);
+
+// Offsets of a segment with slot_count slots (a power of two, kSlotsMin..kSlotsMax).
+constexpr uint64_t DescriptorOffsetBytes(uint32_t slot_count) {
+  return (kRingOffsetBytes + uint64_t{slot_count} * sizeof(uint32_t) + kCacheLineBytes - 1) /
+         kCacheLineBytes * kCacheLineBytes;
+}
+constexpr uint64_t CompletionOffsetBytes(uint32_t slot_count) {
+  return DescriptorOffsetBytes(slot_count) + uint64_t{slot_count} * sizeof(Descriptor);
+}
+constexpr uint64_t SessionSegmentBytes(uint32_t slot_count) {
+  return (CompletionOffsetBytes(slot_count) + uint64_t{slot_count} * sizeof(Completion) + 4095) / 4096 * 4096;
+}
+
+// Node segment: written by the daemon, read only for clients.
+struct alignas(kCacheLineBytes) NodeHeader {
+  uint32_t magic;
+  uint32_t layout_version;
+  uint64_t segment_bytes;
+  uint64_t daemon_start_ns;  // CLOCK_REALTIME; another value is another daemon
+  uint8_t padding[40];
+  // 1: the engine is about to sleep or sleeps, so a post must write the doorbell. The engine stores 1,
+  // then a seq_cst fence, then looks at all tails once more; a client publishes its tail, then a
+  // seq_cst fence, then loads this.
+  alignas(kCacheLineBytes) std::atomic<uint32_t> engine_sleeping;
+  uint8_t padding2[60];
+};
+static_assert(sizeof(NodeHeader) == 128);
+inline constexpr uint64_t kNodeSegmentBytes = 4096;
+
+}  // namespace qrd::shm
