@@ -137,6 +137,7 @@ struct alignas(kCacheLineBytes) SessionHeader {
   uint64_t ring_offset_bytes;        // uint32_t[slot_count]
   uint64_t descriptor_offset_bytes;  // Descriptor[slot_count]
   uint64_t completion_offset_bytes;  // Completion[slot_count]
+  uint8_t reserved[64];              // 0
 };
 static_assert(sizeof(SessionHeader) == 128);
 
