@@ -85,7 +85,7 @@ struct alignas(kCacheLineBytes) Descriptor {
   uint32_t timeout_ms;  // from the first rank's post; 0: the daemon's default
   uint32_t epilogue;    // 0: none
   // Room for epilogues (residual, weight, further outputs). Must be 0.
-  uint8_t reserved[176];
+  uint8_t reserved[184];
 };
 static_assert(sizeof(Descriptor) == 256);
 static_assert(offsetof(Descriptor, sequence) == 16);
