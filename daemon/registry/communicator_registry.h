@@ -19,12 +19,10 @@
 #include "daemon/base/mutex.h"
 #include "absl/time/time.h"
 #include "daemon/base/config.h"
+#include "daemon/base/names.h"  // NameError
 #include "qrd/v1/communicator.pb.h"
 
 namespace qrd {
-
-// "" if `name` is 1 to 64 characters of [a-z0-9._-] beginning with a letter or digit, else what is wrong.
-std::string NameError(std::string_view name);
 
 // Totals of one communicator; the engine adds, the control service reads.
 struct CommunicatorCounters {
