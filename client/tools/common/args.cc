@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/tools/common/args.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "client/tools/common/exit_codes.h"
+#include "client/tools/common/nearest.h"
+#include "client/tools/common/units.h"
+
+namespace qrd::tools {
+namespace {
+
+// "qrctl comm list"
+std::string Path(const CLI::App& app) {
+  std::string path = app.get_name();
+  for (const CLI::App* at = app.get_parent(); at != nullptr; at = at->get_parent()) {
+    path = absl::StrCat(at->get_name(), " ", path);
+  }
+  return path;
+}
+
+std::vector<std::string> FlagNames(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back(absl::StrCat("--", name));
+    for (const std::string& name : option->get_snames()) names.push_back(absl::StrCat("-", name));
+  }
+  return names;
+}
+
+std::vector<std::string> SubcommandNames(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; })) {
+    names.push_back(sub->get_name());
+  }
+  return names;
+}
+
+std::string UnknownArgument(const CLI::App& app, const std::string& argument) {
+  if (argument.size() > 1 && argument[0] == '-') {
+    const std::string flag = argument.substr(0, argument.find('='));
+    return absl::StrCat("unknown flag ", flag, DidYouMean(flag, FlagNames(app)));
+  }
+  const std::vector<std::string> known = SubcommandNames(app);
+  if (known.empty()) return absl::StrCat("unexpected argument \"", argument, "\"");
+  return absl::StrCat("unknown subcommand \"", argument, "\"", DidYouMean(argument, known),
+                      " Known: ", absl::StrJoin(known, ", "));
+}
+
+}  // namespace
+
+CommandLine::CommandLine(std::string name, std::string description, std::string version)
+    : name_(std::move(name)), root_(std::move(description), name_) {
+  root_.set_version_flag("--version", std::move(version));
+  root_.set_help_flag("-h,--help", "Print this help and exit");
+  root_.footer(kExitCodeHelp);
+  root_.require_subcommand(0, 1);
+  root_.allow_extras();  // reported by Main, with the nearest match
+  root_.get_formatter()->column_width(34);
+}
+
+CLI::App* CommandLine::Group(CLI::App* parent, const std::string& name,
+                             const std::string& description) {
+  CLI::App* group = parent->add_subcommand(name, description);
+  group->require_subcommand(0, 1);
+  return group;
+}
+
+CLI::App* CommandLine::Leaf(CLI::App* parent, const std::string& name,
+                            const std::string& description, Command run) {
+  CLI::App* leaf = parent->add_subcommand(name, description);
+  commands_.emplace_back(leaf, std::move(run));
+  return leaf;
+}
+
+int CommandLine::Refuse(const CLI::App& app, const std::string& message) const {
+  std::fprintf(stderr, "%s: error: %s\nTry '%s --help'.\n", name_.c_str(), message.c_str(),
+               Path(app).c_str());
+  return kExitUsage;
+}
+
+CLI::App* CommandLine::Chosen() {
+  CLI::App* at = &root_;
+  while (!at->get_subcommands().empty()) at = at->get_subcommands().front();
+  return at;
+}
+
+int CommandLine::Main(int argc, char** argv) {
+  try {
+    root_.parse(argc, argv);
+  } catch (const CLI::Success& help_or_version) {
+    return root_.exit(help_or_version);
+  } catch (const CLI::ParseError& error) {
+    const CLI::App* app = Chosen();
+    const std::vector<std::string> extras = root_.remaining(true);
+    // An unknown flag's value may be what CLI11 stumbled over: the flag is the cause.
+    if (!extras.empty()) return Refuse(*app, UnknownArgument(*app, extras.front()));
+    return Refuse(*app, error.what());
+  }
+  CLI::App* app = Chosen();
+  if (const std::vector<std::string> extras = root_.remaining(true); !extras.empty()) {
+    return Refuse(*app, UnknownArgument(*app, extras.front()));
+  }
+  for (const auto& [leaf, run] : commands_) {
+    if (leaf == app) return run();
+  }
+  return Refuse(*app, absl::StrCat("which subcommand? Known: ",
+                                   absl::StrJoin(SubcommandNames(*app), ", ")));
+}
+
+int Fail(std::string_view tool, const absl::Status& status, int code) {
+  std::fprintf(stderr, "%.*s: error: %s\n", static_cast<int>(tool.size()), tool.data(),
+               std::string(status.message()).c_str());
+  return code;
+}
+
+absl::StatusOr<std::vector<std::string>> ParseNames(std::string_view list, std::string_view what) {
+  std::vector<std::string> names;
+  for (std::string_view piece : absl::StrSplit(list, ',')) {
+    const std::string name(absl::StripAsciiWhitespace(piece));
+    if (name.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(what, ": \"", list, "\" has an empty element"));
+    }
+    if (std::find(names.begin(), names.end(), name) != names.end()) {
+      return absl::InvalidArgumentError(absl::StrCat(what, ": \"", name, "\" is there twice"));
+    }
+    names.push_back(name);
+  }
+  return names;
+}
+
+absl::Status CheckKnown(std::string_view word, const std::vector<std::string>& known,
+                        std::string_view what) {
+  if (std::find(known.begin(), known.end(), word) != known.end()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(what, ": unknown value \"", word, "\"",
+                                                 DidYouMean(word, known), " Known: ",
+                                                 absl::StrJoin(known, ", ")));
+}
+
+absl::StatusOr<std::vector<uint64_t>> ParseByteList(std::string_view list, std::string_view what) {
+  absl::StatusOr<std::vector<std::string>> names = ParseNames(list, what);
+  if (!names.ok()) return names.status();
+  std::vector<uint64_t> values;
+  for (const std::string& name : *names) {
+    absl::StatusOr<uint64_t> bytes = ParseBytes(name, what);
+    if (!bytes.ok()) return bytes.status();
+    values.push_back(*bytes);
+  }
+  return values;
+}
+
+}  // namespace qrd::tools

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Command lines of both tools: CLI11 plus what it lacks, that is nearest matches for unknown
+// subcommands and flags, and one place that decides about --help, --version and exit codes.
+//
+// Thread safety: none; main thread only.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace qrd::tools {
+
+// What a chosen subcommand does; returns an exit code. Set with OnRun.
+using Command = std::function<int()>;
+
+// A command line under construction: the CLI11 application and the function of each leaf subcommand.
+class CommandLine {
+ public:
+  // `name` is what messages begin with ("qrctl"), `version` what --version prints.
+  CommandLine(std::string name, std::string description, std::string version);
+
+  CLI::App& root() { return root_; }
+  // A subcommand that has subcommands of its own, or gets a function by `run`.
+  CLI::App* Group(CLI::App* parent, const std::string& name, const std::string& description);
+  CLI::App* Leaf(CLI::App* parent, const std::string& name, const std::string& description,
+                 Command run);
+  // Parses and runs. Messages about wrong arguments go to stderr, help to stdout.
+  int Main(int argc, char** argv);
+
+ private:
+  int Refuse(const CLI::App& app, const std::string& message) const;
+  // The leaf that was asked for, or the group in which something is missing.
+  CLI::App* Chosen();
+
+  std::string name_;
+  CLI::App root_;
+  std::vector<std::pair<CLI::App*, Command>> commands_;
+};
+
+// Prints "<tool>: error: <message>" to stderr and returns `code`.
+int Fail(std::string_view tool, const absl::Status& status, int code);
+
+// Splits "a,b,c"; refuses empty elements and repeated ones. `what` names the flag in errors.
+absl::StatusOr<std::vector<std::string>> ParseNames(std::string_view list, std::string_view what);
+// INVALID_ARGUMENT with the known words and the nearest match, unless `word` is one of them.
+absl::Status CheckKnown(std::string_view word, const std::vector<std::string>& known,
+                        std::string_view what);
+absl::StatusOr<std::vector<uint64_t>> ParseByteList(std::string_view list, std::string_view what);
+
+}  // namespace qrd::tools
