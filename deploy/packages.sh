@@ -6,8 +6,9 @@
 #
 # Sets: build   compile qrd and its tools
 #       test    compile and run the tests (includes build)
+#       clang   the other compiler, with its sanitizers
 #       bench   the other libraries that tests/bench/peers.sh compares with (includes build)
-#       ci      what .ci/run needs beyond that (includes test)
+#       ci      what .ci/run needs beyond that (includes test and clang)
 # --list     print the packages of the sets and stop
 # --missing  print those that are not installed and stop
 #
@@ -25,11 +26,11 @@ qrd_packages_list() {
       # prometheus is there for promtool and for the test in which a real server scrapes the daemon.
       test) qrd_packages_list build; echo libgtest-dev libgmock-dev libbenchmark-dev prometheus ;;
       bench) qrd_packages_list build; echo libbenchmark-dev openmpi-bin libopenmpi-dev libgloo-dev ;;
-      # systemd is there for systemd-analyze, util-linux for setarch (thread sanitizer).
-      ci)
-        qrd_packages_list test
-        echo git ccache clang clang-format libclang-rt-dev llvm shellcheck systemd util-linux ;;
-      *) echo "packages.sh: unknown set '$set': want build, test, bench or ci" >&2; return 2 ;;
+      # llvm is there for the symbolizer.
+      clang) echo clang libclang-rt-dev llvm ;;
+      # systemd is there for systemd-analyze.
+      ci) qrd_packages_list test clang; echo git ccache clang-format shellcheck systemd ;;
+      *) echo "packages.sh: unknown set '$set': want build, test, clang, bench or ci" >&2; return 2 ;;
     esac
   done
 }
@@ -106,7 +107,7 @@ if [[ ${BASH_SOURCE[0]} == "$0" ]]; then
   case ${1:-} in
     --list) shift; qrd_packages_list "$@" | tr ' ' '\n' | sort -u ;;
     --missing) shift; qrd_packages_require_debian "$@" && qrd_packages_missing "$@" ;;
-    -h | --help | '') sed -n '3,16s/^# \{0,1\}//p' "$0"; [[ ${1:-} ]] || exit 2 ;;
+    -h | --help | '') sed -n '3,17s/^# \{0,1\}//p' "$0"; [[ ${1:-} ]] || exit 2 ;;
     *) qrd_packages_install "$@" ;;
   esac
 fi
