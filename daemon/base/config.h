@@ -44,4 +44,7 @@ absl::StatusOr<v1::Config> ParseConfigText(const std::string& text, const std::s
 // bound.
 absl::StatusOr<Config> ResolveConfig(const v1::Config& proto);
 
+// Every field, with the values in force (`qrd --print-config`).
+v1::Config ConfigToProto(const Config& config);
+
 }  // namespace qrd

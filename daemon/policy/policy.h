@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,11 +37,24 @@ struct Plan {
   int rule_index = -1;  // -1: no rule matched
 };
 
+// A rule whose defaults are filled in and whose bounds are checked.
+struct CompiledRule {
+  std::string communicator, group;  // empty: any
+  uint32_t dtype_mask = 0;          // bit = numeric Dtype
+  uint64_t payload_bytes_min = 0, payload_bytes_last = 0;  // both inclusive
+  uint32_t world_size_min = 0, world_size_max = 0;         // both inclusive
+  std::optional<Codec> codec;          // nullopt: auto
+  std::optional<Algorithm> algorithm;  // nullopt: auto
+
+  bool Matches(const PlanFacts& facts) const;
+};
+
 class CompiledPolicy {
  public:
   // Checks the rules (INVALID_ARGUMENT naming rule, field, value and bound; UNIMPLEMENTED for a codec or
   // algorithm that `backend` lacks, with the list of what exists) and prepares them. Refuses min >= max,
-  // duplicate names and rules that an earlier rule makes unreachable.
+  // duplicate names, fields of a newer version, and a rule that can never decide because earlier ones,
+  // alone or together, match all that it matches (naming them).
   static absl::StatusOr<std::shared_ptr<const CompiledPolicy>> Compile(
       const v1::Policy& policy, const Backend& backend, uint64_t generation);
 
@@ -51,16 +65,8 @@ class CompiledPolicy {
   uint64_t generation() const { return generation_; }
 
  private:
-  struct CompiledRule {
-    std::string communicator, group;
-    uint32_t dtype_mask = 0;  // bit = numeric Dtype; 0: any
-    uint64_t payload_bytes_min = 0, payload_bytes_max = 0;
-    uint32_t world_size_min = 0, world_size_max = 0;
-    bool codec_auto = false, algorithm_auto = true;
-    Codec codec = Codec::kNone;
-    Algorithm algorithm = Algorithm::kTwoShot;
-    bool Matches(const PlanFacts& facts) const;
-  };
+  CompiledPolicy() = default;
+
   v1::Policy proto_;
   uint64_t generation_ = 0;
   std::vector<CompiledRule> rules_;

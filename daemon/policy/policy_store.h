@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The policy in force: versioned, replaced atomically, kept on disk (last known good).
 //
-// File: <state_directory>/policy.textproto, written to a temporary file, fsynced and renamed; a file
-// that does not parse or compile at start is kept aside as policy.textproto.bad with a warning and the
-// built-in default (empty policy) is used; the daemon starts.
+// File: <state_directory>/policy.textproto (a GetPolicyResponse), written to a temporary file, fsynced
+// and renamed by each Set; a file that does not parse or compile at start is kept aside as
+// policy.textproto.bad with a warning and the built-in default (empty policy) is used; the daemon
+// starts. Without a file the initial policy is in force, as generation 1, and is not written.
 // Thread safety: all functions from any thread. current() is called for every operation: it takes no
 // lock that a writer holds during I/O.
 #pragma once
@@ -13,12 +14,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "daemon/base/mutex.h"
 #include "absl/time/time.h"
+#include "daemon/base/mutex.h"
 #include "daemon/policy/policy.h"
 
 namespace qrd {
@@ -45,7 +48,8 @@ class PolicyStore {
                                bool validate_only, std::optional<uint32_t> uid);
 
   // Calls `listener(snapshot)` after each replacement, from the thread that made it, until removed.
-  // RemoveListener returns only when no call is running.
+  // RemoveListener returns only when no call is running. A listener must not block and must call
+  // neither Set nor Add- or RemoveListener.
   uint64_t AddListener(std::function<void(const Snapshot&)> listener);
   void RemoveListener(uint64_t id);
 

@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every metric of the daemon: name, unit, labels. Labels are bounded: result, codec, algorithm, dtype,
-// stage; never pid, session, communicator or message size.
-// Thread safety: all functions from any thread; the Record* functions take no lock but prometheus-cpp's.
+// Every metric of the daemon: name, unit, labels. Labels are bounded: result, codec, algorithm, stage,
+// reason; never pid, session, communicator or message size. All children exist from the start, so that
+// rate() sees the first event and recording looks nothing up.
+// Thread safety: all functions from any thread; the Record* functions take no lock but a histogram's.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "kernels/types.h"
+#include "prometheus/metric_family.h"
 #include "prometheus/registry.h"
 
 namespace qrd {
@@ -26,7 +30,7 @@ struct OperationRecord {
   uint64_t nonfinite_count = 0;
 };
 
-// Read at scrape time.
+// Read at scrape time, from any thread. An empty function reads as 0.
 struct GaugeSources {
   std::function<uint64_t()> sessions, communicators, arena_bytes, policy_generation;
 };
@@ -44,6 +48,12 @@ class Metrics {
   void RecordPermissionDenied();
   void RecordPolicySet(bool accepted);
 
+  // Since start, for NodeStatus.
+  uint64_t operations_total() const;
+  uint64_t operations_failed_total() const;
+
+  // Reads the gauges' sources, then everything: for a scrape.
+  std::vector<prometheus::MetricFamily> Collect() const;
   std::shared_ptr<prometheus::Registry> registry() const;
 
  private:
