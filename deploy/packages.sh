@@ -22,7 +22,7 @@ qrd_packages_list() {
       build)
         echo g++ cmake ninja-build pkg-config protobuf-compiler protobuf-compiler-grpc \
           libgrpc++-dev libprotobuf-dev libabsl-dev prometheus-cpp-dev libspdlog-dev libhwy-dev \
-          libsystemd-dev ;;
+          libsystemd-dev libcli11-dev nlohmann-json3-dev ;;
       # prometheus is there for promtool and for the test in which a real server scrapes the daemon.
       test) qrd_packages_list build; echo libgtest-dev libgmock-dev libbenchmark-dev prometheus ;;
       bench) qrd_packages_list build; echo libbenchmark-dev openmpi-bin libopenmpi-dev libgloo-dev ;;

@@ -16,7 +16,7 @@
 #   --no-install        never install packages
 #   --help
 #
-# The last line is "N passed, N failed", with ", N skipped" if some were; the reasons stand above it.
+# The last line is "N passed, N failed", with ", N skipped" if some were; reasons stand above it.
 # Exit status: 0 all passed, 1 a test or the build failed or no test ran, 2 bad arguments,
 # 3 to 5 packages are missing and cannot be installed (deploy/packages.sh).
 set -uo pipefail
@@ -27,7 +27,8 @@ source=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd) || exit 1
 . "$source/deploy/packages.sh"
 
 arguments=("$@")
-label='' filter='' sanitize='' compiler=g++ werror=OFF build_type=RelWithDebInfo build='' jobs='' junit=''
+label='' filter='' sanitize='' compiler=g++ werror=OFF build_type=RelWithDebInfo
+build='' jobs='' junit=''
 install=1
 while (($#)); do
   case $1 in
@@ -47,9 +48,12 @@ while (($#)); do
   shift
 done
 case $compiler in
-  g++ | gcc) compilers=(-DCMAKE_C_COMPILER=gcc -DCMAKE_CXX_COMPILER=g++) packages=(test) compiler=g++ ;;
-  clang | clang++) compilers=(-DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++) packages=(test clang)
-    compiler=clang ;;
+  g++ | gcc)
+    compiler=g++ packages=(test)
+    compilers=(-DCMAKE_C_COMPILER=gcc -DCMAKE_CXX_COMPILER=g++) ;;
+  clang | clang++)
+    compiler=clang packages=(test clang)
+    compilers=(-DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++) ;;
   *) qrd_die 2 "--compiler: '$compiler' is not g++ or clang" ;;
 esac
 case $sanitize in
@@ -81,10 +85,10 @@ if ((install)); then qrd_packages_install "${packages[@]}" || exit; fi
 
 # Also for the build: test cases are listed by running the test programs.
 supp=$source/tests/sanitizers
-export ASAN_OPTIONS="detect_stack_use_after_return=1:strict_string_checks=1${ASAN_OPTIONS:+:$ASAN_OPTIONS}"
-export UBSAN_OPTIONS="print_stacktrace=1${UBSAN_OPTIONS:+:$UBSAN_OPTIONS}"
-export LSAN_OPTIONS="suppressions=$supp/lsan.supp:print_suppressions=0${LSAN_OPTIONS:+:$LSAN_OPTIONS}"
-export TSAN_OPTIONS="suppressions=$supp/tsan.supp:second_deadlock_stack=1${TSAN_OPTIONS:+:$TSAN_OPTIONS}"
+export ASAN_OPTIONS="detect_stack_use_after_return=1:strict_string_checks=1:${ASAN_OPTIONS:-}"
+export UBSAN_OPTIONS="print_stacktrace=1:${UBSAN_OPTIONS:-}"
+export LSAN_OPTIONS="suppressions=$supp/lsan.supp:print_suppressions=0:${LSAN_OPTIONS:-}"
+export TSAN_OPTIONS="suppressions=$supp/tsan.supp:second_deadlock_stack=1:${TSAN_OPTIONS:-}"
 
 fail_early() {
   echo "$1" >&2
@@ -110,35 +114,5 @@ status=${PIPESTATUS[0]}
 [[ -s $results ]] || fail_early "ctest wrote no results (status $status)"
 [[ $junit ]] && cp "$results" "$junit"
 
-# Names and reasons of the tests that did not run, then the counts. A test whose program is missing is
-# "notrun" for ctest, but it is no choice of the test's: it counts as failed.
-awk '
-  function value(name) {
-    if (!match($0, name "=\"[^\"]*\"")) return ""
-    return substr($0, RSTART + length(name) + 2, RLENGTH - length(name) - 3)
-  }
-  function finish() {
-    if (state == "run") passed++
-    else if (state == "disabled") { skipped++; reason = "disabled in its source" }
-    else if (state == "notrun" && by_choice) skipped++
-    else if (state != "") failed++
-    if (state == "disabled" || (state == "notrun" && by_choice))
-      reasons[reason == "" ? "no reason given" : reason] = reasons[reason == "" ? "no reason given" : reason] "\n    " name
-    state = ""
-  }
-  /<testcase / { name = value("name"); state = value("status"); reason = ""; by_choice = 0; first = "" }
-  /<skipped /  { by_choice = value("message") ~ /^SKIP_|^Disabled|REQUIRED_FILES/; next }
-  grab         { reason = $0; grab = 0 }
-  /^[^ ]+:[0-9]+: Skipped$/ { grab = 1 }
-  /<system-out>/ { sub(/.*<system-out>/, ""); if (reason == "" && $0 !~ /^Running main/) reason = $0 }
-  /<\/testcase>/ { finish() }
-  END {
-    if (skipped) {
-      print "\nSkipped, and why:"
-      for (r in reasons) { t = r; gsub(/&lt;/, "<", t); gsub(/&gt;/, ">", t); gsub(/&quot;/, "\"", t); gsub(/&amp;/, "\\&", t)
-        print "  " t ":" reasons[r] }
-    }
-    printf "\n%d passed, %d failed%s\n", passed, failed, skipped ? ", " skipped " skipped" : ""
-    exit failed > 0 || passed == 0
-  }' "$results" || exit 1
+awk -f "$source/tests/junit_summary.awk" "$results" || exit 1
 ((status == 0)) || exit 1

@@ -8,9 +8,10 @@
 //   session segment  one a session: header, ring indices, submission ring, descriptors, completions
 //
 // Life of an operation: the client fills a free descriptor slot, writes the slot's number into the
-// submission ring, publishes `tail` (release) and, if the engine sleeps, writes the doorbell eventfd.
-// The daemon reads `tail` (acquire), copies ring entry and descriptor out, validates the copies, and
-// in the end fills the completion of the same slot and sets its `state` to done (release).
+// submission ring, publishes `tail` (release) and, if the engine sleeps, writes the doorbell
+// eventfd. The daemon reads `tail` (acquire), copies ring entry and descriptor out, validates the
+// copies, and in the end fills the completion of the same slot and sets its `state` to done
+// (release).
 //
 // Thread safety: one producer and one consumer a ring; several client threads must lock among
 // themselves. There is no lock in shared memory.
@@ -93,8 +94,8 @@ static_assert(offsetof(Descriptor, input) == 32);
 static_assert(offsetof(Descriptor, output) == 48);
 static_assert(offsetof(Descriptor, timeout_ms) == 64);
 
-// Completion::state. The client stores kIdle before it publishes the slot; a client that is about to
-// sleep changes kIdle to kWaiting (compare-exchange) and waits on the word with FUTEX_WAIT; the
+// Completion::state. The client stores kIdle before it publishes the slot; a client that is about
+// to sleep changes kIdle to kWaiting (compare-exchange) and waits on the word with FUTEX_WAIT; the
 // daemon exchanges kDone (release) and wakes only if it found kWaiting. A client that sees kDone
 // (acquire) may read the other fields.
 enum class CompletionState : uint32_t { kIdle = 0, kWaiting = 1, kDone = 2 };
@@ -105,16 +106,16 @@ struct alignas(kCacheLineBytes) Completion {
   Status status;
   uint64_t sequence;  // of the operation that this completes
   uint64_t payload_bytes;
-  uint64_t wire_bytes;  // what this rank sends over links under the plan; on the host what it would send
+  uint64_t wire_bytes;  // what this rank sends over links (on the host: would send) under the plan
   uint64_t policy_generation;
-  uint32_t codec;           // wire format id 0..10
-  uint32_t algorithm;       // 1 one_shot, 2 two_shot
-  uint64_t first_post_ns;   // CLOCK_MONOTONIC: the daemon saw the first rank's post
-  uint64_t ready_ns;        // all ranks have posted, plan made
-  uint64_t start_ns;        // first tile taken by a worker
-  uint64_t end_ns;          // last tile written
-  uint64_t nonfinite_count; // elements of the result that are NaN or Inf
-  uint32_t rank_mask;       // ranks that are to blame (missing, lost, different), bit r = rank r
+  uint32_t codec;            // wire format id 0..10
+  uint32_t algorithm;        // 1 one_shot, 2 two_shot
+  uint64_t first_post_ns;    // CLOCK_MONOTONIC: the daemon saw the first rank's post
+  uint64_t ready_ns;         // all ranks have posted, plan made
+  uint64_t start_ns;         // first tile taken by a worker
+  uint64_t end_ns;           // last tile written
+  uint64_t nonfinite_count;  // elements of the result that are NaN or Inf
+  uint32_t rank_mask;        // ranks that are to blame (missing, lost, different), bit r = rank r
   uint32_t reserved[9];
   char message[kMessageBytes];  // NUL-terminated UTF-8, empty if status is kOk
 };
@@ -148,7 +149,7 @@ struct alignas(kCacheLineBytes) ProducerLine {
   uint8_t padding[48];
 };
 struct alignas(kCacheLineBytes) ConsumerLine {
-  std::atomic<uint64_t> head;       // daemon: next index to read
+  std::atomic<uint64_t> head;  // daemon: next index to read
   uint8_t padding[56];
 };
 static_assert(sizeof(ProducerLine) == 64 && sizeof(ConsumerLine) == 64);
@@ -166,7 +167,8 @@ constexpr uint64_t CompletionOffsetBytes(uint32_t slot_count) {
   return DescriptorOffsetBytes(slot_count) + uint64_t{slot_count} * sizeof(Descriptor);
 }
 constexpr uint64_t SessionSegmentBytes(uint32_t slot_count) {
-  return (CompletionOffsetBytes(slot_count) + uint64_t{slot_count} * sizeof(Completion) + 4095) / 4096 * 4096;
+  return (CompletionOffsetBytes(slot_count) + uint64_t{slot_count} * sizeof(Completion) + 4095) /
+         4096 * 4096;
 }
 
 // Node segment: written by the daemon, read only for clients.
@@ -176,8 +178,8 @@ struct alignas(kCacheLineBytes) NodeHeader {
   uint64_t segment_bytes;
   uint64_t daemon_start_ns;  // CLOCK_REALTIME; another value is another daemon
   uint8_t padding[40];
-  // 1: the engine is about to sleep or sleeps, so a post must write the doorbell. The engine stores 1,
-  // then a seq_cst fence, then looks at all tails once more; a client publishes its tail, then a
+  // 1: the engine is about to sleep or sleeps, so a post must write the doorbell. The engine stores
+  // 1, then a seq_cst fence, then looks at all tails once more; a client publishes its tail, then a
   // seq_cst fence, then loads this.
   alignas(kCacheLineBytes) std::atomic<uint32_t> engine_sleeping;
   uint8_t padding2[60];
