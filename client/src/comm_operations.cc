@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+// The operations of a communicator: post, wait, finish.
+#include <algorithm>
+#include <cinttypes>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include "client/core/clock.h"
+#include "client/core/error.h"
+#include "client/src/comm.h"
+
+namespace qrd::client {
+namespace {
+
+// qrd_test is called in a loop: it asks the kernel about the connection once in this time only.
+constexpr uint64_t kTestCheckNs = 1'000'000;
+
+// The daemon's completion after the checks: what is shown to the caller.
+struct Result {
+  qrd_status status = QRD_INTERNAL;
+  char message[shm::kMessageBytes] = {};
+};
+
+Result ReadResult(const shm::Completion& completion, uint64_t sequence) {
+  Result result;
+  const uint32_t status = static_cast<uint32_t>(completion.status);
+  if (completion.sequence != sequence) {
+    std::snprintf(result.message, sizeof(result.message),
+                  "the daemon completed operation %" PRIu64 " in the place of this one",
+                  completion.sequence);
+  } else if (status >= QRD_IN_PROGRESS) {
+    std::snprintf(result.message, sizeof(result.message),
+                  "the daemon's completion has status %u, want 0 to %d", status, QRD_INTERNAL);
+  } else {
+    result.status = static_cast<qrd_status>(status);
+    std::memcpy(result.message, completion.message, sizeof(result.message));
+    result.message[sizeof(result.message) - 1] = '\0';
+  }
+  return result;
+}
+
+void CopyStats(const shm::Completion& completion, qrd_op_stats* stats) {
+  stats->codec =
+      completion.codec <= QRD_CODEC_LP2 ? static_cast<qrd_codec>(completion.codec) : QRD_CODEC_NONE;
+  stats->algorithm = completion.algorithm == QRD_ONE_SHOT ? QRD_ONE_SHOT : QRD_TWO_SHOT;
+  stats->wire_bytes = completion.wire_bytes;
+  stats->policy_generation = completion.policy_generation;
+  stats->first_post_ns = completion.first_post_ns;
+  stats->ready_ns = completion.ready_ns;
+  stats->start_ns = completion.start_ns;
+  stats->end_ns = completion.end_ns;
+  stats->nonfinite_count = completion.nonfinite_count;
+  stats->rank_mask = completion.rank_mask;
+}
+
+}  // namespace
+
+// Pins the block that holds the buffer. Neither block nor error: the buffer must be staged.
+qrd_status Comm::FindBuffer(const char* name, const void* ptr, size_t bytes, Buffer* buffer) {
+  const uintptr_t start = reinterpret_cast<uintptr_t>(ptr);
+  Block* block = memory_.FindOverlap(start, bytes);
+  if (block == nullptr) return QRD_OK;
+  const bool inside = start >= block->start && bytes <= block->bytes &&
+                      start - block->start <= block->bytes - bytes;
+  if (!inside || block->leaving) {
+    // Registered ranges only save an allocation: a buffer that is partly in one is staged as a
+    // whole.
+    if (block->registered) return QRD_OK;
+    return Fail(QRD_INVALID_ARGUMENT,
+                "%s: [%p, +%zu) is not within its qrd_mem_alloc memory [0x%" PRIxPTR ", +%zu)%s",
+                name, ptr, bytes, block->start, block->bytes,
+                block->leaving ? ", which is being freed" : "");
+  }
+  ++block->pins;
+  buffer->block = block;
+  const size_t offset = block->arena_offset + (start - block->start);
+  buffer->tensor = {block->arena->id, block->arena->generation, offset};
+  if (block->registered) buffer->mirror = block->arena->mapping.data() + offset;
+  return QRD_OK;
+}
+
+qrd_status Comm::FindBuffers(const AllReduceCall& call, size_t bytes, Operation* operation) {
+  if (bytes == 0) return QRD_OK;
+  qrd_status status = FindBuffer("input", call.input, bytes, &operation->input);
+  if (status == QRD_OK && call.output != call.input) {
+    status = FindBuffer("output", call.output, bytes, &operation->output);
+  }
+  return status;
+}
+
+qrd_status Comm::StageBuffers(const AllReduceCall& call, size_t bytes, Operation* operation) {
+  const auto stage = [&](Buffer* buffer) {
+    if (buffer->block != nullptr) return QRD_OK;
+    const qrd_status status = AcquireStaging(bytes, &buffer->staging);
+    if (status != QRD_OK) return status;
+    buffer->tensor = {buffer->staging->id, buffer->staging->generation, 0};
+    buffer->mirror = buffer->staging->mapping.data();
+    return QRD_OK;
+  };
+  qrd_status status = stage(&operation->input);
+  if (status == QRD_OK && call.output != call.input) status = stage(&operation->output);
+  if (status != QRD_OK) return status;
+  if (operation->input.mirror != nullptr) {
+    std::memcpy(operation->input.mirror, call.input, bytes);
+  }
+  return QRD_OK;
+}
+
+qrd_status Comm::Publish(const AllReduceCall& call, uint32_t slot, qrd_operation* token) {
+  Operation& operation = (*operations_)[slot];
+  const bool in_place = call.output == call.input;
+  shm::Descriptor& descriptor = *session_.descriptor(slot);
+  descriptor.kind = shm::Kind::kAllReduce;
+  descriptor.dtype = static_cast<shm::Dtype>(call.dtype);
+  descriptor.op = static_cast<shm::ReduceOp>(call.op);
+  descriptor.flags = 0;
+  descriptor.sequence = next_sequence_;
+  descriptor.count = call.count;
+  descriptor.input = operation.input.tensor;
+  descriptor.output = in_place ? operation.input.tensor : operation.output.tensor;
+  descriptor.timeout_ms = 0;
+  descriptor.epilogue = 0;
+  session_.completion(slot)->state.store(static_cast<uint32_t>(shm::CompletionState::kIdle),
+                                         std::memory_order_relaxed);
+  if (!ring_.Publish(slot)) {
+    ring_.CountFull();
+    return Fail(QRD_RESOURCE_EXHAUSTED,
+                "submission ring: the daemon has not yet taken %u operations, the ring's bound",
+                session_.slot_count());
+  }
+  *token = operations_->Post(slot, next_sequence_++);
+  return QRD_OK;
+}
+
+qrd_status Comm::AllReduce(const AllReduceCall& call, qrd_operation* token) {
+  size_t bytes = 0;
+  if (qrd_status status = CheckAllReduce(call, &bytes); status != QRD_OK) return status;
+  if (IsLost()) return FailLost();
+  uint32_t slot = 0;
+  qrd_status status;
+  {
+    const std::lock_guard<std::mutex> lock(mu_);
+    if (!operations_->Reserve(&slot)) {
+      ring_.CountFull();
+      return Fail(
+          QRD_RESOURCE_EXHAUSTED,
+          "operations in flight: %u, the daemon's bound (operations_in_flight_max); wait for one",
+          operations_->slot_count());
+    }
+    Operation& operation = (*operations_)[slot];
+    operation.payload_bytes = bytes;
+    operation.copy_to = nullptr;
+    status = FindBuffers(call, bytes, &operation);
+    // The common case ends here, under one lock.
+    const bool reachable =
+        bytes == 0 || (operation.input.block != nullptr && !operation.input.block->registered &&
+                       (call.output == call.input || (operation.output.block != nullptr &&
+                                                      !operation.output.block->registered)));
+    if (status == QRD_OK && reachable) {
+      status = Publish(call, slot, token);
+      if (status == QRD_OK) return QRD_OK;
+    }
+  }
+  // The slot is reserved: nobody else touches the operation while the copies are made.
+  Operation& operation = (*operations_)[slot];
+  if (status == QRD_OK) {
+    try {
+      status = StageBuffers(call, bytes, &operation);
+    } catch (...) {
+      GiveBack(slot);
+      throw;
+    }
+  }
+  if (status == QRD_OK) {
+    const Buffer& target = call.output == call.input ? operation.input : operation.output;
+    if (target.mirror != nullptr) operation.copy_to = call.output;
+    const std::lock_guard<std::mutex> lock(mu_);
+    status = Publish(call, slot, token);
+    if (status == QRD_OK) return QRD_OK;
+  }
+  const SavedError error;
+  GiveBack(slot);
+  return error.Restore(status);
+}
+
+// Unpins, returns staging to the cache, frees the slot.
+void Comm::GiveBack(uint32_t slot) {
+  {
+    const std::lock_guard<std::mutex> lock(mu_);
+    Operation& operation = (*operations_)[slot];
+    for (Buffer* buffer : {&operation.input, &operation.output}) {
+      if (buffer->block != nullptr) --buffer->block->pins;
+      if (buffer->staging != nullptr) memory_.PutIdle(std::move(buffer->staging));
+      *buffer = Buffer{};
+    }
+    operations_->Release(slot);
+  }
+  DropExcessStaging();
+}
+
+qrd_status Comm::Finish(uint32_t slot, uint64_t sequence, bool lost, qrd_op_stats* stats) {
+  Operation& operation = (*operations_)[slot];
+  const shm::Completion& completion = *session_.completion(slot);
+  Result result;
+  if (lost) {
+    result.status = FailLost();
+    std::snprintf(result.message, sizeof(result.message), "%.380s", LastError());
+  } else {
+    result = ReadResult(completion, sequence);
+  }
+  const bool staged = operation.input.mirror != nullptr || operation.output.mirror != nullptr;
+  if (stats != nullptr) {
+    const size_t struct_bytes = stats->struct_bytes;
+    *stats = QRD_OP_STATS_INIT;
+    stats->struct_bytes = struct_bytes;
+    stats->status = result.status;
+    stats->sequence = sequence;
+    stats->payload_bytes = operation.payload_bytes;
+    stats->staged = staged ? 1 : 0;
+    if (!lost) CopyStats(completion, stats);
+  }
+  if (result.status == QRD_OK && operation.copy_to != nullptr) {
+    const Buffer& target = operation.output.mirror != nullptr ? operation.output : operation.input;
+    std::memcpy(operation.copy_to, target.mirror, operation.payload_bytes);
+  }
+  GiveBack(slot);
+  if (result.status == QRD_OK) return QRD_OK;
+  return Fail(result.status, "operation %" PRIu64 ": %s", sequence,
+              result.message[0] != '\0' ? result.message : "failed");
+}
+
+qrd_status Comm::Wait(qrd_operation token, uint32_t timeout_ms, qrd_op_stats* stats) {
+  if (qrd_status status = CheckStats(stats); status != QRD_OK) return status;
+  uint32_t slot = 0;
+  {
+    const std::lock_guard<std::mutex> lock(mu_);
+    if (!operations_->Find(token, &slot)) {
+      return Fail(QRD_NOT_FOUND,
+                  "operation: %" PRIu64 " is not in flight (never posted, or released)", token);
+    }
+    operations_->AddWaiter(slot);
+  }
+  shm::Completion& completion = *session_.completion(slot);
+  WaitResult waited = WaitResult::kDone;
+  const auto done = static_cast<uint32_t>(shm::CompletionState::kDone);
+  if (completion.state.load(std::memory_order_acquire) != done) {
+    const uint64_t start_ns = NowNs();
+    const uint64_t deadline_ns = timeout_ms == 0 ? kNever : start_ns + timeout_ms * kNsPerMs;
+    waited = WaitForDone(
+        &completion.state, spin_->Get(), deadline_ns,
+        [](void* self) { return static_cast<Comm*>(self)->CheckLost(); }, this);
+    // The daemon's end time, if it makes sense: how long a spin would have had to be.
+    const uint64_t elapsed_ns = NowNs() - start_ns;
+    const uint64_t end_ns = waited == WaitResult::kDone ? completion.end_ns : 0;
+    spin_->Learn(end_ns > start_ns ? std::min(end_ns - start_ns, elapsed_ns) : elapsed_ns);
+  }
+  bool mine;
+  {
+    const std::lock_guard<std::mutex> lock(mu_);
+    uint32_t same = 0;
+    mine = operations_->Find(token, &same) && waited != WaitResult::kTimeout;
+    const bool gone = !operations_->Find(token, &same);
+    // The token dies before the result is taken: only one thread takes it.
+    if (mine) (*operations_)[slot].sequence = 0;
+    operations_->RemoveWaiter(slot);
+    if (gone) {
+      return Fail(QRD_NOT_FOUND, "operation: %" PRIu64 " was released by another thread meanwhile",
+                  token);
+    }
+  }
+  if (!mine) {
+    return Fail(QRD_IN_PROGRESS, "operation %" PRIu64 " is not done after %u ms",
+                token >> OperationTable::kSlotBits, timeout_ms);
+  }
+  return Finish(slot, token >> OperationTable::kSlotBits, waited == WaitResult::kHungUp, stats);
+}
+
+qrd_status Comm::Test(qrd_operation token, qrd_op_stats* stats) {
+  if (qrd_status status = CheckStats(stats); status != QRD_OK) return status;
+  uint32_t slot = 0;
+  bool lost = false;
+  {
+    const uint64_t now_ns = NowNs();
+    if (now_ns - last_check_ns_.load(std::memory_order_relaxed) >= kTestCheckNs) {
+      last_check_ns_.store(now_ns, std::memory_order_relaxed);
+      lost = CheckLost();
+    } else {
+      lost = IsLost();
+    }
+  }
+  {
+    const std::lock_guard<std::mutex> lock(mu_);
+    if (!operations_->Find(token, &slot)) {
+      return Fail(QRD_NOT_FOUND,
+                  "operation: %" PRIu64 " is not in flight (never posted, or released)", token);
+    }
+    const auto done = static_cast<uint32_t>(shm::CompletionState::kDone);
+    if (session_.completion(slot)->state.load(std::memory_order_acquire) == done) {
+      lost = false;
+    } else if (!lost) {
+      return Fail(QRD_IN_PROGRESS, "operation %" PRIu64 " is not done",
+                  token >> OperationTable::kSlotBits);
+    }
+    (*operations_)[slot].sequence = 0;
+  }
+  return Finish(slot, token >> OperationTable::kSlotBits, lost, stats);
+}
+
+}  // namespace qrd::client
