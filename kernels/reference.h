@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scalar program that defines the wire format: plain loops over tables, nothing shared with the
-// SIMD code except the integers of types.h. Every backend is tested against it.
+// The scalar program that defines the wire format: plain loops over the tables of codec_table.h,
+// independent of the SIMD code. Every backend is tested against it, so it is written to be read, not
+// to be fast (about 50 MB/s).
 //
 // Thread safety: pure functions. Floating-point environment as in codec.h.
 #pragma once
@@ -12,7 +13,7 @@
 
 namespace qrd {
 
-// As the functions without "Reference" in kernels/codec.h.
+// As the functions without "Reference" in kernels/codec.h. `x` of the dtype is aligned to the element.
 void ReferenceEncode(Codec codec, Dtype dtype, const void* x, uint64_t count, std::byte* wire);
 void ReferenceEncodeFp32(Codec codec, Dtype dtype, const float* x, uint64_t count,
                          std::byte* wire);
