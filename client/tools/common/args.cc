@@ -47,9 +47,51 @@ std::string UnknownArgument(const CLI::App& app, const std::string& argument) {
   }
   const std::vector<std::string> known = SubcommandNames(app);
   if (known.empty()) return absl::StrCat("unexpected argument \"", argument, "\"");
-  return absl::StrCat("unknown subcommand \"", argument, "\"", DidYouMean(argument, known),
-                      " Known: ", absl::StrJoin(known, ", "));
+  return absl::StrCat("unknown subcommand \"", argument, "\"", KnownWords(argument, known));
 }
+
+// As CLI11's, but wrapped at 100 columns and without the checks' technical names.
+class HelpFormatter : public CLI::Formatter {
+ public:
+  std::string make_option(const CLI::Option* option, bool is_positional) const override {
+    return Wrap("  " + make_option_name(option, is_positional) + make_option_opts(option),
+                make_option_desc(option));
+  }
+  std::string make_option_opts(const CLI::Option* option) const override {
+    if (option->get_type_size() == 0) return "";  // a flag
+    const std::string type = option->get_type_name();
+    const size_t choices = type.find('{');
+    return " " +
+           (choices != std::string::npos ? type.substr(choices) : type.substr(0, type.find(':')));
+  }
+  std::string make_subcommand(const CLI::App* sub) const override {
+    return Wrap("  " + sub->get_name(), sub->get_description());
+  }
+
+ private:
+  static constexpr size_t kIndent = 31;
+  static constexpr size_t kWidth = 100;
+
+  static std::string Wrap(std::string line, const std::string& description) {
+    std::string out;
+    if (line.size() + 2 > kIndent) {
+      absl::StrAppend(&out, line, "\n");
+      line.clear();
+    }
+    line.resize(kIndent, ' ');
+    bool first = true;
+    for (absl::string_view word : absl::StrSplit(description, ' ')) {
+      if (!first && line.size() + 1 + word.size() > kWidth) {
+        absl::StrAppend(&out, line, "\n");
+        line.assign(kIndent, ' ');
+        first = true;
+      }
+      absl::StrAppend(&line, first ? "" : " ", word);
+      first = false;
+    }
+    return absl::StrCat(out, line, "\n");
+  }
+};
 
 }  // namespace
 
@@ -57,10 +99,11 @@ CommandLine::CommandLine(std::string name, std::string description, std::string 
     : name_(std::move(name)), root_(std::move(description), name_) {
   root_.set_version_flag("--version", std::move(version));
   root_.set_help_flag("-h,--help", "Print this help and exit");
+  root_.get_option("--version")->description("Print the version and exit");
   root_.footer(kExitCodeHelp);
   root_.require_subcommand(0, 1);
   root_.allow_extras();  // reported by Main, with the nearest match
-  root_.get_formatter()->column_width(34);
+  root_.formatter(std::make_shared<HelpFormatter>());
 }
 
 CLI::App* CommandLine::Group(CLI::App* parent, const std::string& name,
@@ -108,22 +151,24 @@ int CommandLine::Main(int argc, char** argv) {
   for (const auto& [leaf, run] : commands_) {
     if (leaf == app) return run();
   }
-  return Refuse(*app, absl::StrCat("which subcommand? Known: ",
-                                   absl::StrJoin(SubcommandNames(*app), ", ")));
+  return Refuse(
+      *app, absl::StrCat("which subcommand? Known: ", absl::StrJoin(SubcommandNames(*app), ", ")));
 }
 
-int Fail(std::string_view tool, const absl::Status& status, int code) {
+int Fail(absl::string_view tool, const absl::Status& status, int code) {
   std::fprintf(stderr, "%.*s: error: %s\n", static_cast<int>(tool.size()), tool.data(),
                std::string(status.message()).c_str());
   return code;
 }
 
-absl::StatusOr<std::vector<std::string>> ParseNames(std::string_view list, std::string_view what) {
+absl::StatusOr<std::vector<std::string>> ParseNames(absl::string_view list,
+                                                    absl::string_view what) {
   std::vector<std::string> names;
-  for (std::string_view piece : absl::StrSplit(list, ',')) {
+  for (absl::string_view piece : absl::StrSplit(list, ',')) {
     const std::string name(absl::StripAsciiWhitespace(piece));
     if (name.empty()) {
-      return absl::InvalidArgumentError(absl::StrCat(what, ": \"", list, "\" has an empty element"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(what, ": \"", list, "\" has an empty element"));
     }
     if (std::find(names.begin(), names.end(), name) != names.end()) {
       return absl::InvalidArgumentError(absl::StrCat(what, ": \"", name, "\" is there twice"));
@@ -133,15 +178,15 @@ absl::StatusOr<std::vector<std::string>> ParseNames(std::string_view list, std::
   return names;
 }
 
-absl::Status CheckKnown(std::string_view word, const std::vector<std::string>& known,
-                        std::string_view what) {
+absl::Status CheckKnown(absl::string_view word, const std::vector<std::string>& known,
+                        absl::string_view what) {
   if (std::find(known.begin(), known.end(), word) != known.end()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(what, ": unknown value \"", word, "\"",
-                                                 DidYouMean(word, known), " Known: ",
-                                                 absl::StrJoin(known, ", ")));
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, ": unknown value \"", word, "\"", KnownWords(word, known)));
 }
 
-absl::StatusOr<std::vector<uint64_t>> ParseByteList(std::string_view list, std::string_view what) {
+absl::StatusOr<std::vector<uint64_t>> ParseByteList(absl::string_view list,
+                                                    absl::string_view what) {
   absl::StatusOr<std::vector<std::string>> names = ParseNames(list, what);
   if (!names.ok()) return names.status();
   std::vector<uint64_t> values;

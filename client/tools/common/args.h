@@ -8,18 +8,19 @@
 #include <CLI/CLI.hpp>
 #include <functional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 namespace qrd::tools {
 
 // What a chosen subcommand does; returns an exit code. Set with OnRun.
 using Command = std::function<int()>;
 
-// A command line under construction: the CLI11 application and the function of each leaf subcommand.
+// A command line under construction: the CLI11 application and the function of each leaf
+// subcommand.
 class CommandLine {
  public:
   // `name` is what messages begin with ("qrctl"), `version` what --version prints.
@@ -44,13 +45,13 @@ class CommandLine {
 };
 
 // Prints "<tool>: error: <message>" to stderr and returns `code`.
-int Fail(std::string_view tool, const absl::Status& status, int code);
+int Fail(absl::string_view tool, const absl::Status& status, int code);
 
 // Splits "a,b,c"; refuses empty elements and repeated ones. `what` names the flag in errors.
-absl::StatusOr<std::vector<std::string>> ParseNames(std::string_view list, std::string_view what);
+absl::StatusOr<std::vector<std::string>> ParseNames(absl::string_view list, absl::string_view what);
 // INVALID_ARGUMENT with the known words and the nearest match, unless `word` is one of them.
-absl::Status CheckKnown(std::string_view word, const std::vector<std::string>& known,
-                        std::string_view what);
-absl::StatusOr<std::vector<uint64_t>> ParseByteList(std::string_view list, std::string_view what);
+absl::Status CheckKnown(absl::string_view word, const std::vector<std::string>& known,
+                        absl::string_view what);
+absl::StatusOr<std::vector<uint64_t>> ParseByteList(absl::string_view list, absl::string_view what);
 
 }  // namespace qrd::tools

@@ -13,6 +13,7 @@ enum ExitCode : int {
 };
 
 inline constexpr char kExitCodeHelp[] =
-    "Exit codes: 0 done, 1 refused or failed, 2 wrong arguments, 3 no daemon answers, 130 interrupted.";
+    "Exit codes: 0 done, 1 refused or failed, 2 wrong arguments, 3 no daemon answers, 130 "
+    "interrupted.";
 
 }  // namespace qrd::tools

@@ -3,17 +3,20 @@
 
 #include <algorithm>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace qrd::tools {
 
-int EditDistance(std::string_view a, std::string_view b) {
+int EditDistance(absl::string_view a, absl::string_view b) {
   std::vector<std::vector<int>> d(a.size() + 1, std::vector<int>(b.size() + 1));
   for (size_t i = 0; i <= a.size(); ++i) d[i][0] = static_cast<int>(i);
   for (size_t j = 0; j <= b.size(); ++j) d[0][j] = static_cast<int>(j);
   for (size_t i = 1; i <= a.size(); ++i) {
     for (size_t j = 1; j <= b.size(); ++j) {
-      d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (a[i - 1] != b[j - 1])});
+      d[i][j] =
+          std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (a[i - 1] != b[j - 1])});
       if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
         d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
       }
@@ -22,7 +25,7 @@ int EditDistance(std::string_view a, std::string_view b) {
   return d[a.size()][b.size()];
 }
 
-std::optional<std::string> Nearest(std::string_view word, const std::vector<std::string>& known) {
+std::optional<std::string> Nearest(absl::string_view word, const std::vector<std::string>& known) {
   constexpr size_t kLongestWord = 64;  // bounds the table of EditDistance
   if (word.empty() || word.size() > kLongestWord) return std::nullopt;
   std::optional<std::string> best;
@@ -31,7 +34,7 @@ std::optional<std::string> Nearest(std::string_view word, const std::vector<std:
     const size_t longer = std::max(word.size(), candidate.size());
     const int distance = EditDistance(word, candidate);
     // A word that begins like a known one ("capa") is near whatever its length.
-    const bool prefix = word.size() >= 3 && candidate.starts_with(word);
+    const bool prefix = word.size() >= 3 && absl::StartsWith(candidate, word);
     if (!prefix && distance > static_cast<int>(std::max<size_t>(2, longer / 3))) continue;
     if (!prefix && distance >= static_cast<int>(longer)) continue;  // nothing in common
     if (!best || distance < best_distance) {
@@ -42,9 +45,15 @@ std::optional<std::string> Nearest(std::string_view word, const std::vector<std:
   return best;
 }
 
-std::string DidYouMean(std::string_view word, const std::vector<std::string>& known) {
+std::string DidYouMean(absl::string_view word, const std::vector<std::string>& known) {
   const std::optional<std::string> near = Nearest(word, known);
   return near ? absl::StrCat("; did you mean \"", *near, "\"?") : "";
+}
+
+std::string KnownWords(absl::string_view word, const std::vector<std::string>& known) {
+  const std::string near = DidYouMean(word, known);
+  return absl::StrCat(near.empty() ? "; known: " : absl::StrCat(near, " Known: "),
+                      absl::StrJoin(known, ", "));
 }
 
 }  // namespace qrd::tools

@@ -8,7 +8,7 @@
 namespace qrd::tools {
 namespace {
 
-std::string Printable(std::string_view text) {
+std::string Printable(absl::string_view text) {
   std::string out(text);
   for (char& c : out) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
@@ -16,7 +16,7 @@ std::string Printable(std::string_view text) {
   return out;
 }
 
-void AppendCell(std::string& line, std::string_view cell, size_t width, Align align) {
+void AppendCell(std::string& line, absl::string_view cell, size_t width, Align align) {
   const std::string blanks(width - DisplayWidth(cell), ' ');
   if (align == Align::kRight) absl::StrAppend(&line, blanks, cell);
   if (align == Align::kLeft) absl::StrAppend(&line, cell, blanks);
@@ -26,7 +26,7 @@ void TrimRight(std::string& line) { line.erase(line.find_last_not_of(' ') + 1); 
 
 }  // namespace
 
-size_t DisplayWidth(std::string_view text) {
+size_t DisplayWidth(absl::string_view text) {
   return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
 }
 
@@ -60,8 +60,8 @@ std::string KeyValues(const std::vector<std::pair<std::string, std::string>>& li
   for (const auto& [key, value] : lines) width = std::max(width, DisplayWidth(key));
   std::string out;
   for (const auto& [key, value] : lines) {
-    std::string line = absl::StrCat(key, ":", std::string(width - DisplayWidth(key) + 2, ' '),
-                                    Printable(value));
+    std::string line =
+        absl::StrCat(key, ":", std::string(width - DisplayWidth(key) + 2, ' '), Printable(value));
     TrimRight(line);
     absl::StrAppend(&out, line, "\n");
   }

@@ -5,8 +5,9 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 #include <vector>
+
+#include "absl/strings/string_view.h"
 
 namespace qrd::tools {
 
@@ -24,8 +25,8 @@ class Table {
   // Missing cells are empty, cells past the last column are dropped.
   void AddRow(std::vector<std::string> cells);
   bool empty() const { return rows_.empty(); }
-  // Header and rows, each line ends with a newline and has no blanks at its end. Control characters in
-  // cells become '?', so that a hostile name cannot move the cursor.
+  // Header and rows, each line ends with a newline and has no blanks at its end. Control characters
+  // in cells become '?', so that a hostile name cannot move the cursor.
   std::string ToString() const;
 
  private:
@@ -37,6 +38,6 @@ class Table {
 std::string KeyValues(const std::vector<std::pair<std::string, std::string>>& lines);
 
 // Characters on the screen of UTF-8 text (one a code point).
-size_t DisplayWidth(std::string_view text);
+size_t DisplayWidth(absl::string_view text);
 
 }  // namespace qrd::tools

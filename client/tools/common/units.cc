@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -11,7 +12,7 @@
 namespace qrd::tools {
 namespace {
 
-constexpr std::string_view kPrefixes = "KMGTPE";
+constexpr absl::string_view kPrefixes = "KMGTPE";
 
 }  // namespace
 
@@ -37,9 +38,13 @@ std::string ShortBytes(uint64_t bytes) {
 }
 
 std::string GroupDigits(uint64_t number) {
-  std::string digits = absl::StrCat(number);
-  for (int at = static_cast<int>(digits.size()) - 3; at > 0; at -= 3) digits.insert(at, ",");
-  return digits;
+  const std::string digits = absl::StrCat(number);
+  std::string grouped;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) grouped.push_back(',');
+    grouped.push_back(digits[i]);
+  }
+  return grouped;
 }
 
 std::string HumanSeconds(double seconds) {
@@ -57,28 +62,29 @@ std::string Significant(double value, int digits) {
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
   if (value == 0) return "0";
   const int magnitude = static_cast<int>(std::floor(std::log10(std::fabs(value))));
-  if (magnitude < -3 || magnitude >= 9) return absl::StrFormat("%.*e", std::max(0, digits - 2), value);
+  if (magnitude < -3 || magnitude >= 9)
+    return absl::StrFormat("%.*e", std::max(0, digits - 2), value);
   return absl::StrFormat("%.*f", std::max(0, digits - 1 - magnitude), value);
 }
 
-absl::StatusOr<uint64_t> ParseBytes(std::string_view text, std::string_view what) {
-  const auto bad = [&](std::string_view why) {
+absl::StatusOr<uint64_t> ParseBytes(absl::string_view text, absl::string_view what) {
+  const auto bad = [&](absl::string_view why) {
     return absl::InvalidArgumentError(absl::StrCat(what, ": \"", text, "\" ", why,
                                                    "; want bytes such as 4096, 4K, 1.5M or 2GiB"));
   };
-  std::string_view number = absl::StripAsciiWhitespace(text);
+  absl::string_view number = absl::StripAsciiWhitespace(text);
   std::string lower = absl::AsciiStrToLower(number);
   number = lower;
   double scale = 1;
-  if (number.ends_with("ib")) {
+  if (absl::EndsWith(number, "ib")) {
     number.remove_suffix(2);
     if (number.empty() || !absl::ascii_isalpha(number.back())) return bad("has no known unit");
-  } else if (number.ends_with("b") && number.size() > 1) {
+  } else if (absl::EndsWith(number, "b") && number.size() > 1) {
     number.remove_suffix(1);
   }
   if (!number.empty() && absl::ascii_isalpha(number.back())) {
     const size_t at = kPrefixes.find(absl::ascii_toupper(number.back()));
-    if (at == std::string_view::npos) return bad("has no known unit");
+    if (at == absl::string_view::npos) return bad("has no known unit");
     scale = std::pow(1024.0, static_cast<double>(at + 1));
     number.remove_suffix(1);
   }

@@ -6,9 +6,9 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 namespace qrd::tools {
 
@@ -20,10 +20,11 @@ std::string ShortBytes(uint64_t bytes);
 std::string GroupDigits(uint64_t number);
 // "850ms", "12s", "3m 20s", "2h 03m", "5d 01h"
 std::string HumanSeconds(double seconds);
-// Four significant digits without exponent where that is short: "3.142", "12.35", "1234", "0.01235".
+// Four significant digits without exponent where that is short: "3.142", "12.35", "1234",
+// "0.01235".
 std::string Significant(double value, int digits = 4);
 
 // "4096", "4K", "4KiB", "1.5M", "2GiB", "1T": powers of 1024. `what` names the value in errors.
-absl::StatusOr<uint64_t> ParseBytes(std::string_view text, std::string_view what);
+absl::StatusOr<uint64_t> ParseBytes(absl::string_view text, absl::string_view what);
 
 }  // namespace qrd::tools
