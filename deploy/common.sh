@@ -75,3 +75,48 @@ qrd_thin_progress() {
     printf '%s\n' "$line"
   done
 }
+
+# qrd_daemon_start FOLDER [FLAG...]: a daemon of its own below FOLDER, ready when this returns 0. Sets
+# qrd_daemon_pid and exports QRD_RUNTIME_DIRECTORY, by which qrctl, qrbench and libqrd find it.
+# Programs are looked for on PATH. At most 10 s.
+qrd_daemon_start() {
+  local folder=$1 tries
+  shift
+  export QRD_RUNTIME_DIRECTORY=$folder/run
+  env -u NOTIFY_SOCKET -u WATCHDOG_USEC qrd --runtime-directory "$folder/run" \
+    --state-directory "$folder/state" --metrics-address 127.0.0.1:0 "$@" \
+    >"$folder/qrd.log" 2>&1 </dev/null &
+  qrd_daemon_pid=$!
+  for ((tries = 0; tries < 100; tries++)); do
+    qrctl status >/dev/null 2>&1 && return 0
+    kill -0 "$qrd_daemon_pid" 2>/dev/null || break
+    sleep 0.1
+  done
+  echo "the daemon did not become ready; the end of its log:" >&2
+  tail -n 15 "$folder/qrd.log" >&2
+  return 1
+}
+
+# Stops it and waits: SIGTERM drains, SIGKILL after 15 s. Returns the daemon's exit status.
+qrd_daemon_stop() {
+  local pid=${qrd_daemon_pid:-} tries
+  qrd_daemon_pid=''
+  [[ $pid ]] || return 0
+  kill "$pid" 2>/dev/null
+  for ((tries = 0; tries < 150; tries++)); do
+    kill -0 "$pid" 2>/dev/null || break
+    sleep 0.1
+  done
+  kill -KILL "$pid" 2>/dev/null
+  wait "$pid" 2>/dev/null
+}
+
+# qrd_http_get HOST:PORT PATH: the body; needs no program but bash.
+qrd_http_get() {
+  local host=${1%:*} port=${1##*:} line
+  exec 3<>"/dev/tcp/$host/$port" || return 1
+  printf 'GET %s HTTP/1.0\r\nHost: %s\r\n\r\n' "$2" "$host" >&3
+  while IFS= read -r -t 10 line <&3 && [[ $line != $'\r' ]]; do :; done
+  timeout 10 cat <&3
+  exec 3>&-
+}
