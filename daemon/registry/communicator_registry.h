@@ -6,8 +6,10 @@
 // Thread safety: all functions from any thread; no function blocks on a client.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <string>
@@ -16,10 +18,10 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "daemon/base/mutex.h"
 #include "absl/time/time.h"
 #include "daemon/base/config.h"
-#include "daemon/base/names.h"  // NameError
+#include "daemon/base/mutex.h"
+#include "daemon/base/names.h"
 #include "qrd/v1/communicator.pb.h"
 
 namespace qrd {
@@ -44,6 +46,7 @@ class CommunicatorRegistry {
  public:
   // Loads the state file (a bad one is set aside with a warning), then adds config.communicators.
   static absl::StatusOr<std::unique_ptr<CommunicatorRegistry>> Open(const Config& config);
+  ~CommunicatorRegistry();
 
   absl::StatusOr<v1::Communicator> Create(const v1::Communicator& request, bool on_attach);
   absl::StatusOr<v1::Communicator> Get(const std::string& name) const;
@@ -53,7 +56,8 @@ class CommunicatorRegistry {
 
   // Joins a forming group (created as needed). Returns the incarnation and whether the group is now
   // complete. INVALID_ARGUMENT for a bad name, rank or world size; NOT_FOUND; ALREADY_EXISTS if a live
-  // session holds the rank (names its pid).
+  // session holds the rank (names its pid); FAILED_PRECONDITION if it must be created and the
+  // configuration does not allow it.
   struct JoinResult {
     uint64_t incarnation = 0;
     bool complete = false;
@@ -69,8 +73,9 @@ class CommunicatorRegistry {
   // Ranks that a forming group still lacks, ascending.
   std::vector<uint32_t> MissingRanks(const std::string& communicator, const std::string& group,
                                      uint64_t incarnation) const;
-  // The session that holds a rank of the group's current incarnation, or 0.
-  uint64_t Holder(const std::string& communicator, const std::string& group, uint32_t rank) const;
+  // Sessions of the group's current incarnation, by rank; empty if there is none.
+  std::vector<uint64_t> GroupSessions(const std::string& communicator,
+                                      const std::string& group) const;
 
   uint64_t communicator_count() const;
 
@@ -82,12 +87,33 @@ class CommunicatorRegistry {
  private:
   struct GroupState;
   struct CommunicatorState;
-  explicit CommunicatorRegistry(const Config& config);
+  // What it needs of the configuration.
+  struct Options {
+    std::string path;
+    uint32_t communicators_max = 0;
+    bool create_on_attach = true;
+  };
+  explicit CommunicatorRegistry(Options options);
+
+  absl::Status Load() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Persist() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // (details are the implementer's)
-  const Config& config_;
+  absl::StatusOr<CommunicatorState*> Insert(const v1::Communicator& request, bool on_attach)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::StatusOr<CommunicatorState*> FindOrCreate(const std::string& name, uint32_t world_size,
+                                                  bool create_if_absent)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The group's current incarnation, made if there is none or if the last one is broken.
+  GroupState* CurrentGroup(CommunicatorState* communicator, const std::string& name) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Description with groups, but without what only the engine knows.
+  v1::Communicator Describe(const std::string& name, const CommunicatorState& state) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void AddGroupDetail(v1::Communicator* communicator) const;
+
+  const Options options_;
   mutable Mutex mu_;
   std::map<std::string, std::unique_ptr<CommunicatorState>> communicators_ ABSL_GUARDED_BY(mu_);
+  // Set before serving, then only read.
   std::function<void(const std::vector<uint64_t>&)> end_sessions_;
   std::function<void(uint64_t, v1::Group*)> group_detail_;
 };

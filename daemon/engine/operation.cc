@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/engine/operation.h"
+
+#include <bit>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace qrd {
+namespace {
+
+using Describe = std::string (*)(const ValidatedDescriptor&);
+
+// What all ranks must agree on, and how it is shown.
+constexpr struct {
+  const char* name;
+  Describe value;
+} kFields[] = {
+    {"kind", [](const ValidatedDescriptor& d) { return absl::StrCat(static_cast<uint32_t>(d.kind)); }},
+    {"dtype", [](const ValidatedDescriptor& d) { return std::string(Name(d.dtype)); }},
+    {"op", [](const ValidatedDescriptor& d) { return std::string(Name(d.op)); }},
+    {"count", [](const ValidatedDescriptor& d) { return absl::StrCat(d.count); }},
+    {"epilogue", [](const ValidatedDescriptor& d) { return absl::StrCat(d.epilogue); }},
+};
+
+bool Same(const ValidatedDescriptor& a, const ValidatedDescriptor& b) {
+  return a.kind == b.kind && a.dtype == b.dtype && a.op == b.op && a.count == b.count &&
+         a.epilogue == b.epilogue;
+}
+
+// Ranks by value; those outside the largest class differ, and all do if there is no largest one.
+Failure DescribeDifference(const Operation& operation, const char* field,
+                           const std::map<std::string, uint32_t>& ranks_of_value) {
+  Failure failure;
+  failure.status = shm::Status::kMismatch;
+  failure.message = absl::StrFormat("operation %d: %s is ", operation.sequence, field);
+  uint32_t largest_mask = 0;
+  int largest = 0;
+  const char* separator = "";
+  for (const auto& [value, mask] : ranks_of_value) {
+    absl::StrAppend(&failure.message, separator, value, " on ", RanksText(mask));
+    separator = ", but ";
+    failure.rank_mask |= mask;
+    const int ranks = std::popcount(mask);
+    if (ranks == largest) largest_mask = 0;
+    if (ranks > largest) {
+      largest = ranks;
+      largest_mask = mask;
+    }
+  }
+  failure.rank_mask &= ~largest_mask;
+  return failure;
+}
+
+}  // namespace
+
+std::string RanksText(uint32_t rank_mask) {
+  if (rank_mask == 0) return "";
+  std::string text = std::has_single_bit(rank_mask) ? "rank " : "ranks ";
+  const int count = std::popcount(rank_mask);
+  int written = 0;
+  for (uint32_t rank = 0; rank < 32; ++rank) {
+    if ((rank_mask >> rank & 1) == 0) continue;
+    if (written > 0) text += written + 1 == count ? " and " : ", ";
+    absl::StrAppend(&text, rank);
+    ++written;
+  }
+  return text;
+}
+
+Failure CompareRanks(const Operation& operation, uint32_t rank_mask) {
+  const ValidatedDescriptor* first = nullptr;
+  bool same = true;
+  for (uint32_t rank = 0; rank < operation.posts.size(); ++rank) {
+    if ((rank_mask >> rank & 1) == 0) continue;
+    const ValidatedDescriptor& descriptor = operation.posts[rank].descriptor;
+    if (first == nullptr) first = &descriptor;
+    same = same && Same(*first, descriptor);
+  }
+  if (same) return Failure{};
+  for (const auto& field : kFields) {
+    std::map<std::string, uint32_t> ranks_of_value;
+    for (uint32_t rank = 0; rank < operation.posts.size(); ++rank) {
+      if ((rank_mask >> rank & 1) == 0) continue;
+      ranks_of_value[field.value(operation.posts[rank].descriptor)] |= uint32_t{1} << rank;
+    }
+    if (ranks_of_value.size() > 1) {
+      return DescribeDifference(operation, field.name, ranks_of_value);
+    }
+  }
+  return Failure{};
+}
+
+}  // namespace qrd

@@ -1,0 +1,423 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/registry/communicator_registry.h"
+
+#include <cstdio>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "daemon/base/file.h"
+#include "daemon/base/text_format.h"
+#include "google/protobuf/util/time_util.h"
+#include "proto/shm/layout.h"
+#include "qrd/v1/config.pb.h"
+#include "spdlog/spdlog.h"
+
+namespace qrd {
+namespace {
+
+// Group names whose incarnation a communicator remembers; clients choose names, so there is a bound.
+constexpr size_t kGroupNamesMax = 1024;
+
+google::protobuf::Timestamp ToTimestamp(absl::Time time) {
+  return google::protobuf::util::TimeUtil::NanosecondsToTimestamp(absl::ToUnixNanos(time));
+}
+
+absl::Status CheckName(std::string_view field, const std::string& name) {
+  const std::string error = NameError(name);
+  if (error.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat("%s is %s: %s", field, Quoted(name), error));
+}
+
+absl::Status CheckRequest(const v1::Communicator& request) {
+  if (absl::Status status = CheckName("name", request.name()); !status.ok()) return status;
+  if (request.world_size() < 1 || request.world_size() > shm::kWorldSizeMax) {
+    return absl::InvalidArgumentError(absl::StrFormat("world_size is %d: want 1 to %d",
+                                                      request.world_size(), shm::kWorldSizeMax));
+  }
+  switch (request.backend()) {
+    case v1::BACKEND_UNSPECIFIED:
+    case v1::BACKEND_HOST:
+      return absl::OkStatus();
+    case v1::BACKEND_GPU:
+      return absl::UnimplementedError("backend is BACKEND_GPU: this daemon has BACKEND_HOST");
+    default:
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "backend is %d: want BACKEND_HOST", static_cast<int>(request.backend())));
+  }
+}
+
+}  // namespace
+
+struct CommunicatorRegistry::GroupState {
+  std::string name;
+  v1::Group::State state = v1::Group::STATE_FORMING;
+  uint64_t incarnation = 0;
+  std::map<uint32_t, Member> members;  // by rank
+};
+
+struct CommunicatorRegistry::CommunicatorState {
+  uint32_t world_size = 0;
+  v1::Backend backend = v1::BACKEND_HOST;
+  absl::Time create_time;
+  bool created_on_attach = false;
+  std::shared_ptr<CommunicatorCounters> counters = std::make_shared<CommunicatorCounters>();
+  // At most one of a name is not broken.
+  std::list<GroupState> groups;
+  // Last incarnation by group name. Names that are forgotten leave incarnation_floor behind.
+  std::map<std::string, uint64_t> incarnations;
+  uint64_t incarnation_floor = 0;
+};
+
+CommunicatorRegistry::CommunicatorRegistry(Options options) : options_(std::move(options)) {}
+CommunicatorRegistry::~CommunicatorRegistry() = default;
+
+absl::StatusOr<std::unique_ptr<CommunicatorRegistry>> CommunicatorRegistry::Open(
+    const Config& config) {
+  Options options;
+  options.path = config.state_directory + "/communicators.textproto";
+  options.communicators_max = config.communicators_max;
+  options.create_on_attach = config.create_on_attach;
+  std::unique_ptr<CommunicatorRegistry> registry(new CommunicatorRegistry(std::move(options)));
+  if (absl::Status status = registry->Load(); !status.ok()) return status;
+  for (const v1::Communicator& communicator : config.communicators) {
+    absl::StatusOr<v1::Communicator> made = registry->Create(communicator, /*on_attach=*/false);
+    if (made.ok()) continue;
+    if (!absl::IsAlreadyExists(made.status())) {
+      return absl::Status(made.status().code(),
+                          absl::StrFormat("communicators: %s", made.status().message()));
+    }
+    absl::StatusOr<v1::Communicator> old = registry->Get(communicator.name());
+    if (old.ok() && old->world_size() != communicator.world_size()) {
+      return absl::FailedPreconditionError(absl::StrFormat(
+          "communicators: '%s' has world_size %d in the configuration but %d in %s",
+          communicator.name(), communicator.world_size(), old->world_size(),
+          registry->options_.path));
+    }
+  }
+  return registry;
+}
+
+absl::Status CommunicatorRegistry::Load() {
+  absl::StatusOr<std::string> text = ReadFile(options_.path, kTextFileBytesMax);
+  if (absl::IsNotFound(text.status())) return absl::OkStatus();
+  v1::ListCommunicatorsResponse saved;
+  absl::Status status = text.status();
+  if (status.ok()) status = ParseText(*text, options_.path, &saved);
+  MutexLock lock(&mu_);
+  for (const v1::Communicator& communicator : saved.communicators()) {
+    if (!status.ok()) break;
+    absl::StatusOr<CommunicatorState*> state =
+        Insert(communicator, communicator.created_on_attach());
+    status = state.status();
+    if (status.ok() && communicator.has_create_time()) {
+      (*state)->create_time = absl::FromUnixNanos(
+          google::protobuf::util::TimeUtil::TimestampToNanoseconds(communicator.create_time()));
+    }
+  }
+  if (status.ok()) return status;
+  // A daemon that does not start because of its own state file helps nobody: set it aside.
+  const std::string aside = options_.path + ".bad";
+  spdlog::warn("{}: {}; set aside as {}", options_.path, std::string(status.message()), aside);
+  communicators_.clear();
+  if (std::rename(options_.path.c_str(), aside.c_str()) != 0) {
+    return ErrnoError(errno, "rename " + options_.path + " to " + aside);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CommunicatorRegistry::Persist() const {
+  v1::ListCommunicatorsResponse saved;
+  for (const auto& [name, state] : communicators_) {
+    v1::Communicator* communicator = saved.add_communicators();
+    communicator->set_name(name);
+    communicator->set_world_size(state->world_size);
+    communicator->set_backend(state->backend);
+    *communicator->mutable_create_time() = ToTimestamp(state->create_time);
+    communicator->set_created_on_attach(state->created_on_attach);
+  }
+  return ReplaceFile(options_.path, PrintText(saved));
+}
+
+absl::StatusOr<CommunicatorRegistry::CommunicatorState*> CommunicatorRegistry::Insert(
+    const v1::Communicator& request, bool on_attach) {
+  if (absl::Status status = CheckRequest(request); !status.ok()) return status;
+  if (communicators_.count(request.name()) != 0) {
+    return absl::AlreadyExistsError(
+        absl::StrFormat("communicator '%s' exists already", request.name()));
+  }
+  if (communicators_.size() >= options_.communicators_max) {
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("there are %d communicators: communicators_max is %d",
+                        communicators_.size(), options_.communicators_max));
+  }
+  auto state = std::make_unique<CommunicatorState>();
+  state->world_size = request.world_size();
+  state->create_time = absl::Now();
+  state->created_on_attach = on_attach;
+  CommunicatorState* raw = state.get();
+  communicators_.emplace(request.name(), std::move(state));
+  return raw;
+}
+
+absl::StatusOr<v1::Communicator> CommunicatorRegistry::Create(const v1::Communicator& request,
+                                                              bool on_attach) {
+  MutexLock lock(&mu_);
+  absl::StatusOr<CommunicatorState*> state = Insert(request, on_attach);
+  if (!state.ok()) return state.status();
+  if (absl::Status status = Persist(); !status.ok()) {
+    communicators_.erase(request.name());
+    return status;
+  }
+  return Describe(request.name(), **state);
+}
+
+absl::StatusOr<v1::Communicator> CommunicatorRegistry::Get(const std::string& name) const {
+  v1::Communicator communicator;
+  {
+    MutexLock lock(&mu_);
+    const auto it = communicators_.find(name);
+    if (it == communicators_.end()) {
+      return absl::NotFoundError(absl::StrFormat("no communicator %s", Quoted(name)));
+    }
+    communicator = Describe(name, *it->second);
+  }
+  AddGroupDetail(&communicator);
+  return communicator;
+}
+
+std::vector<v1::Communicator> CommunicatorRegistry::List() const {
+  std::vector<v1::Communicator> list;
+  {
+    MutexLock lock(&mu_);
+    for (const auto& [name, state] : communicators_) list.push_back(Describe(name, *state));
+  }
+  for (v1::Communicator& communicator : list) AddGroupDetail(&communicator);
+  return list;
+}
+
+absl::StatusOr<uint32_t> CommunicatorRegistry::Delete(const std::string& name, bool force) {
+  std::vector<uint64_t> sessions;
+  {
+    MutexLock lock(&mu_);
+    const auto it = communicators_.find(name);
+    if (it == communicators_.end()) {
+      return absl::NotFoundError(absl::StrFormat("no communicator %s", Quoted(name)));
+    }
+    for (const GroupState& group : it->second->groups) {
+      for (const auto& [rank, member] : group.members) sessions.push_back(member.session_id);
+    }
+    if (!sessions.empty() && !force) {
+      return absl::FailedPreconditionError(absl::StrFormat(
+          "communicator '%s' has %d attached sessions; set force to end them", name,
+          sessions.size()));
+    }
+    std::unique_ptr<CommunicatorState> removed = std::move(it->second);
+    communicators_.erase(it);
+    if (absl::Status status = Persist(); !status.ok()) {
+      communicators_.emplace(name, std::move(removed));
+      return status;
+    }
+  }
+  if (!sessions.empty() && end_sessions_) end_sessions_(sessions);
+  return static_cast<uint32_t>(sessions.size());
+}
+
+absl::StatusOr<CommunicatorRegistry::CommunicatorState*> CommunicatorRegistry::FindOrCreate(
+    const std::string& name, uint32_t world_size, bool create_if_absent) {
+  const auto it = communicators_.find(name);
+  if (it != communicators_.end()) {
+    if (it->second->world_size != world_size) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "world_size is %d: communicator '%s' has %d", world_size, name, it->second->world_size));
+    }
+    return it->second.get();
+  }
+  if (!create_if_absent) {
+    return absl::NotFoundError(
+        absl::StrFormat("no communicator '%s' (and create_if_absent is not set)", name));
+  }
+  if (!options_.create_on_attach) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "no communicator '%s', and create_on_attach is false in the configuration", name));
+  }
+  v1::Communicator request;
+  request.set_name(name);
+  request.set_world_size(world_size);
+  absl::StatusOr<CommunicatorState*> state = Insert(request, /*on_attach=*/true);
+  if (!state.ok()) return state;
+  if (absl::Status status = Persist(); !status.ok()) {
+    communicators_.erase(name);
+    return status;
+  }
+  return state;
+}
+
+CommunicatorRegistry::GroupState* CommunicatorRegistry::CurrentGroup(
+    CommunicatorState* communicator, const std::string& name) const {
+  for (GroupState& group : communicator->groups) {
+    if (group.name == name && group.state != v1::Group::STATE_BROKEN) return &group;
+  }
+  auto& incarnations = communicator->incarnations;
+  if (incarnations.count(name) == 0 && incarnations.size() >= kGroupNamesMax) {
+    for (const auto& [other, incarnation] : incarnations) {
+      communicator->incarnation_floor = std::max(communicator->incarnation_floor, incarnation);
+    }
+    incarnations.clear();
+  }
+  uint64_t& last = incarnations.try_emplace(name, communicator->incarnation_floor).first->second;
+  GroupState& group = communicator->groups.emplace_back();
+  group.name = name;
+  group.incarnation = ++last;
+  return &group;
+}
+
+absl::StatusOr<CommunicatorRegistry::JoinResult> CommunicatorRegistry::Join(
+    const std::string& communicator, const std::string& group, uint32_t world_size,
+    bool create_if_absent, const Member& member) {
+  if (absl::Status s = CheckName("communicator", communicator); !s.ok()) return s;
+  if (absl::Status s = CheckName("group", group); !s.ok()) return s;
+  if (world_size < 1 || world_size > shm::kWorldSizeMax) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("world_size is %d: want 1 to %d", world_size, shm::kWorldSizeMax));
+  }
+  if (member.rank >= world_size) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "rank is %d: want 0 to %d (world_size is %d)", member.rank, world_size - 1, world_size));
+  }
+  MutexLock lock(&mu_);
+  absl::StatusOr<CommunicatorState*> state =
+      FindOrCreate(communicator, world_size, create_if_absent);
+  if (!state.ok()) return state.status();
+  GroupState* current = CurrentGroup(*state, group);
+  const auto [holder, inserted] = current->members.emplace(member.rank, member);
+  if (!inserted) {
+    return absl::AlreadyExistsError(absl::StrFormat(
+        "rank %d of group '%s' of communicator '%s' is held by process %d", member.rank, group,
+        communicator, holder->second.pid));
+  }
+  JoinResult result;
+  result.incarnation = current->incarnation;
+  result.counters = (*state)->counters;
+  if (current->members.size() == world_size) {
+    current->state = v1::Group::STATE_READY;
+    result.complete = true;
+    for (const auto& [rank, m] : current->members) result.session_ids.push_back(m.session_id);
+  }
+  return result;
+}
+
+void CommunicatorRegistry::Leave(uint64_t session_id) {
+  MutexLock lock(&mu_);
+  for (auto& [name, state] : communicators_) {
+    for (auto group = state->groups.begin(); group != state->groups.end(); ++group) {
+      for (const auto& [rank, member] : group->members) {
+        if (member.session_id != session_id) continue;
+        group->members.erase(rank);
+        if (group->state == v1::Group::STATE_READY) group->state = v1::Group::STATE_BROKEN;
+        if (group->members.empty()) state->groups.erase(group);
+        return;
+      }
+    }
+  }
+}
+
+void CommunicatorRegistry::MarkBroken(uint64_t session_id) {
+  MutexLock lock(&mu_);
+  for (auto& [name, state] : communicators_) {
+    for (GroupState& group : state->groups) {
+      for (const auto& [rank, member] : group.members) {
+        if (member.session_id == session_id) group.state = v1::Group::STATE_BROKEN;
+      }
+    }
+  }
+}
+
+std::vector<uint32_t> CommunicatorRegistry::MissingRanks(const std::string& communicator,
+                                                         const std::string& group,
+                                                         uint64_t incarnation) const {
+  std::vector<uint32_t> missing;
+  MutexLock lock(&mu_);
+  const auto it = communicators_.find(communicator);
+  if (it == communicators_.end()) return missing;
+  for (const GroupState& state : it->second->groups) {
+    if (state.name != group || state.incarnation != incarnation) continue;
+    for (uint32_t rank = 0; rank < it->second->world_size; ++rank) {
+      if (state.members.count(rank) == 0) missing.push_back(rank);
+    }
+  }
+  return missing;
+}
+
+std::vector<uint64_t> CommunicatorRegistry::GroupSessions(const std::string& communicator,
+                                                          const std::string& group) const {
+  std::vector<uint64_t> sessions;
+  MutexLock lock(&mu_);
+  const auto it = communicators_.find(communicator);
+  if (it == communicators_.end()) return sessions;
+  for (const GroupState& state : it->second->groups) {
+    if (state.name != group || state.state == v1::Group::STATE_BROKEN) continue;
+    for (const auto& [rank, member] : state.members) sessions.push_back(member.session_id);
+  }
+  return sessions;
+}
+
+uint64_t CommunicatorRegistry::communicator_count() const {
+  MutexLock lock(&mu_);
+  return communicators_.size();
+}
+
+v1::Communicator CommunicatorRegistry::Describe(const std::string& name,
+                                                const CommunicatorState& state) const {
+  v1::Communicator out;
+  out.set_name(name);
+  out.set_world_size(state.world_size);
+  out.set_backend(state.backend);
+  *out.mutable_create_time() = ToTimestamp(state.create_time);
+  out.set_created_on_attach(state.created_on_attach);
+  const CommunicatorCounters& counters = *state.counters;
+  out.set_operations_total(counters.operations.load(std::memory_order_relaxed));
+  out.set_operations_failed_total(counters.operations_failed.load(std::memory_order_relaxed));
+  out.set_payload_bytes_total(counters.payload_bytes.load(std::memory_order_relaxed));
+  out.set_wire_bytes_total(counters.wire_bytes.load(std::memory_order_relaxed));
+  out.set_nonfinite_elements_total(counters.nonfinite_elements.load(std::memory_order_relaxed));
+  for (const GroupState& group : state.groups) {
+    v1::Group* g = out.add_groups();
+    g->set_name(group.name);
+    g->set_state(group.state);
+    g->set_incarnation(group.incarnation);
+    for (const auto& [rank, member] : group.members) {
+      v1::Session* session = g->add_sessions();
+      session->set_session_id(member.session_id);
+      session->set_rank(rank);
+      session->set_pid(member.pid);
+      session->set_uid(member.uid);
+      *session->mutable_attach_time() = ToTimestamp(member.attach_time);
+      if (member.arenas) {
+        session->set_arenas(
+            static_cast<uint32_t>(member.arenas->load(std::memory_order_relaxed)));
+      }
+      if (member.arena_bytes) {
+        session->set_arena_bytes(member.arena_bytes->load(std::memory_order_relaxed));
+      }
+    }
+  }
+  return out;
+}
+
+void CommunicatorRegistry::AddGroupDetail(v1::Communicator* communicator) const {
+  if (!group_detail_) return;
+  for (v1::Group& group : *communicator->mutable_groups()) {
+    if (group.sessions_size() > 0) group_detail_(group.sessions(0).session_id(), &group);
+  }
+}
+
+void CommunicatorRegistry::SetEndSessionsHook(
+    std::function<void(const std::vector<uint64_t>&)> hook) {
+  end_sessions_ = std::move(hook);
+}
+
+void CommunicatorRegistry::SetGroupDetailHook(std::function<void(uint64_t, v1::Group*)> hook) {
+  group_detail_ = std::move(hook);
+}
+
+}  // namespace qrd

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+// SessionServer: what each message of a client does.
+#include <poll.h>
+
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_cat.h"
+#include "daemon/base/clock.h"
+#include "daemon/base/names.h"
+#include "daemon/base/version.h"
+#include "daemon/session/session_server.h"
+#include "daemon/session/status_codes.h"
+#include "spdlog/spdlog.h"
+
+namespace qrd {
+namespace {
+
+constexpr uint64_t kNsPerMs = 1'000'000;
+constexpr uint32_t kAttachTimeoutMsMax = 3'600'000;
+constexpr size_t kAbortReasonBytesMax = 128;
+constexpr size_t kClientVersionBytesMax = 64;
+
+}  // namespace
+
+void SessionServer::HandleMessage(Connection* connection, const v1::ClientMessage& message) {
+  using State = Connection::State;
+  const bool is_hello = message.message_case() == v1::ClientMessage::kHello;
+  if (is_hello != (connection->state == State::kNew)) {
+    ProtocolError(connection, absl::FailedPreconditionError(
+                                  is_hello ? "a second Hello" : "the first message must be Hello"));
+    return;
+  }
+  if (connection->state == State::kJoining) {
+    ProtocolError(connection,
+                  absl::FailedPreconditionError("a message before the reply to Join"));
+    return;
+  }
+  const bool is_join = message.message_case() == v1::ClientMessage::kJoin;
+  if (!is_hello && is_join == (connection->state == State::kJoined)) {
+    SendError(connection, absl::FailedPreconditionError(is_join ? "this connection has joined already"
+                                                                : "this connection has not joined"));
+    return;
+  }
+  switch (message.message_case()) {
+    case v1::ClientMessage::kHello: return HandleHello(connection, message.hello());
+    case v1::ClientMessage::kJoin: return HandleJoin(connection, message.join());
+    case v1::ClientMessage::kArenaAlloc: return HandleArenaAlloc(connection, message.arena_alloc());
+    case v1::ClientMessage::kArenaFree: return HandleArenaFree(connection, message.arena_free());
+    case v1::ClientMessage::kAbort: return HandleAbort(connection, message.abort());
+    case v1::ClientMessage::MESSAGE_NOT_SET: return;
+  }
+}
+
+void SessionServer::HandleHello(Connection* connection, const v1::Hello& hello) {
+  if (hello.layout_version() != shm::kLayoutVersion) {
+    ProtocolError(connection,
+                  absl::FailedPreconditionError(absl::StrFormat(
+                      "layout_version is %d: daemon %s speaks %d; client and daemon must be of one "
+                      "version",
+                      hello.layout_version(), kVersion, shm::kLayoutVersion)));
+    return;
+  }
+  if (hello.client_version().size() > kClientVersionBytesMax) {
+    ProtocolError(connection, absl::InvalidArgumentError(absl::StrFormat(
+                                  "client_version has %d bytes: at most %d",
+                                  hello.client_version().size(), kClientVersionBytesMax)));
+    return;
+  }
+  spdlog::debug("process {} (uid {}) says hello, version {}", connection->pid, connection->uid,
+                Quoted(hello.client_version()));
+  connection->state = Connection::State::kGreeted;
+  connection->deadline_ns = MonotonicNs() + kHandshakeTimeoutMs * kNsPerMs;
+  v1::ServerMessage reply;
+  reply.mutable_welcome()->set_layout_version(shm::kLayoutVersion);
+  reply.mutable_welcome()->set_daemon_version(kVersion);
+  Send(connection, reply);
+}
+
+void SessionServer::ReapDead(const std::vector<uint64_t>& session_ids) {
+  std::vector<pollfd> polls;
+  std::vector<Connection*> connections;
+  for (const uint64_t session_id : session_ids) {
+    Connection* connection = FindSession(session_id);
+    if (connection == nullptr || connection->closed) continue;
+    polls.push_back({connection->fd.get(), POLLRDHUP, 0});
+    connections.push_back(connection);
+  }
+  if (polls.empty() || poll(polls.data(), polls.size(), 0) <= 0) return;
+  for (size_t i = 0; i < polls.size(); ++i) {
+    if ((polls[i].revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0) {
+      CloseConnection(connections[i], "");
+    }
+  }
+}
+
+absl::Status SessionServer::PrepareJoin(Connection* connection, const v1::Join& join) {
+  if (!accepting_.load()) return absl::UnavailableError("the daemon is draining");
+  if (join.timeout_ms() > kAttachTimeoutMsMax) {
+    return absl::InvalidArgumentError(absl::StrFormat("timeout_ms is %d: want 0 to %d",
+                                                      join.timeout_ms(), kAttachTimeoutMsMax));
+  }
+  if (sessions_.size() >= config_.sessions_max) {
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "there are %d sessions: sessions_max is %d", sessions_.size(), config_.sessions_max));
+  }
+  if (join.world_size() < 1 || join.world_size() > shm::kWorldSizeMax) {
+    return absl::InvalidArgumentError(absl::StrFormat("world_size is %d: want 1 to %d",
+                                                      join.world_size(), shm::kWorldSizeMax));
+  }
+  ArenaCounters counters;
+  auto arenas = std::make_shared<ArenaTable>(
+      backend_,
+      ArenaTable::Limits{config_.arenas_per_session_max, config_.arena_bytes_per_session_max},
+      budget_, counters);
+  const uint64_t session_id = next_session_id_++;
+  absl::StatusOr<std::shared_ptr<SessionChannel>> channel =
+      SessionChannel::Create(session_id, join.rank(), join.world_size(),
+                             config_.operations_in_flight_max, connection->pid, arenas);
+  if (!channel.ok()) return channel.status();
+
+  const std::string group = join.group().empty() ? "default" : join.group();
+  Member member;
+  member.session_id = session_id;
+  member.rank = join.rank();
+  member.pid = connection->pid;
+  member.uid = connection->uid;
+  member.attach_time = absl::Now();
+  member.arenas = counters.arenas;
+  member.arena_bytes = counters.bytes;
+  // Killed clients whose end epoll has yet to report must not hold a rank.
+  ReapDead(registry_->GroupSessions(join.communicator(), group));
+  absl::StatusOr<CommunicatorRegistry::JoinResult> joined = registry_->Join(
+      join.communicator(), group, join.world_size(), join.create_if_absent(), member);
+  if (!joined.ok()) return joined.status();
+
+  connection->state = Connection::State::kJoining;
+  connection->session_id = session_id;
+  connection->communicator = join.communicator();
+  connection->group = group;
+  connection->rank = join.rank();
+  connection->world_size = join.world_size();
+  connection->incarnation = joined->incarnation;
+  connection->join_timeout_ms =
+      join.timeout_ms() != 0 ? join.timeout_ms() : config_.attach_timeout_ms;
+  connection->deadline_ns = MonotonicNs() + connection->join_timeout_ms * kNsPerMs;
+  connection->arenas = std::move(arenas);
+  connection->channel = *std::move(channel);
+  sessions_[session_id] = connection;
+  session_count_.store(sessions_.size(), std::memory_order_relaxed);
+  if (joined->complete) CompleteGroup(*joined);
+  return absl::OkStatus();
+}
+
+void SessionServer::HandleJoin(Connection* connection, const v1::Join& join) {
+  const absl::Status status = PrepareJoin(connection, join);
+  if (status.ok()) return;
+  if (metrics_ != nullptr) metrics_->RecordAttach(ToShmStatus(status.code()));
+  SendError(connection, status);
+}
+
+void SessionServer::CompleteGroup(const CommunicatorRegistry::JoinResult& result) {
+  GroupSpec spec;
+  spec.incarnation = result.incarnation;
+  spec.counters = result.counters;
+  std::vector<Connection*> members;
+  for (const uint64_t session_id : result.session_ids) {
+    Connection* member = FindSession(session_id);
+    members.push_back(member);
+    spec.channels.push_back(member->channel);
+  }
+  spec.communicator = members[0]->communicator;
+  spec.group = members[0]->group;
+  const auto weight = config_.communicator_weights.find(spec.communicator);
+  if (weight != config_.communicator_weights.end()) spec.weight = weight->second;
+  spdlog::info("group '{}' of communicator '{}' is complete: {} ranks, incarnation {}", spec.group,
+               spec.communicator, members.size(), spec.incarnation);
+  // The engine first: a client may post as soon as it has its reply.
+  engine_->AddGroup(std::move(spec));
+  for (Connection* member : members) {
+    member->state = Connection::State::kJoined;
+    member->deadline_ns = UINT64_MAX;
+  }
+  for (Connection* member : members) {
+    SessionChannel* channel = member->channel.get();
+    v1::ServerMessage reply;
+    v1::Joined* joined = reply.mutable_joined();
+    joined->set_session_id(member->session_id);
+    joined->set_node_segment_bytes(node_->segment_bytes());
+    joined->set_session_segment_bytes(channel->segment_bytes());
+    joined->set_incarnation(result.incarnation);
+    joined->set_operation_timeout_ms(config_.operation_timeout_ms);
+    joined->set_spin_us_max(config_.spin_us_max);
+    if (metrics_ != nullptr) metrics_->RecordAttach(shm::Status::kOk);
+    const std::shared_ptr<SessionChannel> keep = member->channel;
+    Send(member, reply, {node_->fd(), channel->segment_fd(), channel->doorbell_fd()});
+    keep->CloseSegmentFd();
+  }
+}
+
+void SessionServer::HandleArenaAlloc(Connection* connection, const v1::ArenaAlloc& request) {
+  absl::StatusOr<ArenaTable::Allocated> arena = connection->arenas->Allocate(request.bytes());
+  if (!arena.ok()) {
+    SendError(connection, arena.status());
+    return;
+  }
+  v1::ServerMessage reply;
+  reply.mutable_arena_allocated()->set_arena_id(arena->arena_id);
+  reply.mutable_arena_allocated()->set_generation(arena->generation);
+  reply.mutable_arena_allocated()->set_bytes(arena->bytes);
+  Send(connection, reply, {arena->fd});
+}
+
+void SessionServer::HandleArenaFree(Connection* connection, const v1::ArenaFree& request) {
+  const absl::Status status =
+      connection->arenas->Free(request.arena_id(), request.generation());
+  if (!status.ok()) {
+    SendError(connection, status);
+    return;
+  }
+  v1::ServerMessage reply;
+  reply.mutable_arena_freed();
+  Send(connection, reply);
+}
+
+void SessionServer::HandleAbort(Connection* connection, const v1::Abort& request) {
+  if (request.reason().size() > kAbortReasonBytesMax) {
+    SendError(connection, absl::InvalidArgumentError(absl::StrFormat(
+                              "reason has %d bytes: at most %d", request.reason().size(),
+                              kAbortReasonBytesMax)));
+    return;
+  }
+  registry_->MarkBroken(connection->session_id);
+  engine_->AbortGroup(connection->session_id, request.reason());
+  v1::ServerMessage reply;
+  reply.mutable_aborted();
+  Send(connection, reply);
+}
+
+}  // namespace qrd

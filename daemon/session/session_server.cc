@@ -1,0 +1,455 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/session/session_server.h"
+
+#include <grp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "daemon/base/clock.h"
+#include "daemon/base/file.h"
+#include "daemon/engine/operation.h"
+#include "daemon/session/attach_protocol.h"
+#include "daemon/session/status_codes.h"
+#include "spdlog/spdlog.h"
+
+namespace qrd {
+namespace {
+
+constexpr int kBacklog = 128;
+constexpr int kAcceptBurst = 16;
+constexpr int kMessageBurst = 8;
+constexpr uint64_t kNsPerMs = 1'000'000;
+
+absl::Status GiveToGroup(const std::string& path, const std::string& group_name) {
+  if (group_name.empty()) return absl::OkStatus();
+  group entry;
+  group* found = nullptr;
+  std::vector<char> buffer(1 << 16);
+  getgrnam_r(group_name.c_str(), &entry, buffer.data(), buffer.size(), &found);
+  if (found == nullptr) {
+    return absl::InvalidArgumentError(absl::StrFormat("attach_group is '%s': no such group", group_name));
+  }
+  if (chown(path.c_str(), static_cast<uid_t>(-1), found->gr_gid) != 0) {
+    return ErrnoError(errno, absl::StrFormat("attach_group: chown %s to '%s'", path, group_name));
+  }
+  return absl::OkStatus();
+}
+
+// Closing a socket with unread packets makes the peer's next read fail before it sees our last reply.
+void DiscardReceived(int fd) {
+  char byte;
+  for (int i = 0; i < 64; ++i) {
+    if (recv(fd, &byte, 1, MSG_DONTWAIT) <= 0) return;
+  }
+}
+
+// Removes a socket that a dead daemon left. The caller holds the directory's lock.
+absl::Status RemoveStaleSocket(const std::string& path) {
+  struct stat info;
+  if (lstat(path.c_str(), &info) != 0) {
+    return errno == ENOENT ? absl::OkStatus() : ErrnoError(errno, path);
+  }
+  if (!S_ISSOCK(info.st_mode)) {
+    return absl::FailedPreconditionError(absl::StrFormat("%s exists and is not a socket", path));
+  }
+  if (unlink(path.c_str()) != 0) return ErrnoError(errno, "unlink " + path);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SessionServer>> SessionServer::Open(
+    const Config& config, CommunicatorRegistry* registry, Engine* engine, Metrics* metrics,
+    Backend* backend, NodeSegment* node) {
+  std::unique_ptr<SessionServer> server(
+      new SessionServer(config, registry, engine, metrics, backend, node));
+  if (absl::Status status = server->Listen(); !status.ok()) return status;
+  return server;
+}
+
+SessionServer::SessionServer(const Config& config, CommunicatorRegistry* registry, Engine* engine,
+                             Metrics* metrics, Backend* backend, NodeSegment* node)
+    : config_(config),
+      registry_(registry),
+      engine_(engine),
+      metrics_(metrics),
+      backend_(backend),
+      node_(node),
+      budget_(std::make_shared<ArenaBudget>(config.arena_bytes_max)),
+      path_(config.runtime_directory + "/attach.sock") {
+  engine_->SetSessionEndHook([this](uint64_t session_id, bool protocol_error, std::string reason) {
+    Request request;
+    request.session_ids = {session_id};
+    request.close_now = true;
+    request.status = protocol_error ? shm::Status::kInvalidArgument : shm::Status::kAborted;
+    request.reason = std::move(reason);
+    Post(std::move(request));
+  });
+}
+
+SessionServer::~SessionServer() { Stop(); }
+
+absl::Status SessionServer::Listen() {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  if (path_.size() >= sizeof(address.sun_path)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("runtime_directory: path %s has %d bytes, at most %d", path_, path_.size(),
+                        sizeof(address.sun_path) - 1));
+  }
+  std::memcpy(address.sun_path, path_.c_str(), path_.size() + 1);
+  if (absl::Status status = RemoveStaleSocket(path_); !status.ok()) return status;
+  listener_.reset(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!listener_.valid()) return ErrnoError(errno, "socket");
+  // On Linux bind() takes the mode of the new file from the socket: no moment with a wider one.
+  fchmod(listener_.get(), 0660);
+  if (bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
+    return ErrnoError(errno, "bind " + path_);
+  }
+  if (absl::Status status = GiveToGroup(path_, config_.attach_group); !status.ok()) return status;
+  if (chmod(path_.c_str(), 0660) != 0) return ErrnoError(errno, "chmod " + path_);
+  if (listen(listener_.get(), kBacklog) != 0) return ErrnoError(errno, "listen " + path_);
+  epoll_.reset(epoll_create1(EPOLL_CLOEXEC));
+  wake_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  spare_.reset(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  epoll_event event = {};
+  event.events = EPOLLIN;
+  event.data.fd = listener_.get();
+  bool ok = epoll_.valid() && wake_.valid() && spare_.valid() &&
+            epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, listener_.get(), &event) == 0;
+  event.data.fd = wake_.get();
+  ok = ok && epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event) == 0;
+  return ok ? absl::OkStatus() : ErrnoError(errno, "attach socket: epoll");
+}
+
+void SessionServer::Start() {
+  thread_ = std::thread([this] { Loop(); });
+  pthread_setname_np(thread_.native_handle(), "qrd-attach");
+}
+
+void SessionServer::StopAccepting() { accepting_.store(false); }
+
+void SessionServer::Stop() {
+  stop_.store(true);
+  if (thread_.joinable()) {
+    Wake();
+    thread_.join();
+  }
+  if (listener_.valid()) {
+    listener_.reset();
+    unlink(path_.c_str());
+  }
+  sessions_.clear();
+  connections_.clear();
+}
+
+void SessionServer::EndSessions(const std::vector<uint64_t>& session_ids, shm::Status status,
+                                std::string reason) {
+  Request request;
+  request.session_ids = session_ids;
+  request.status = status;
+  request.reason = std::move(reason);
+  Post(std::move(request));
+}
+
+void SessionServer::Post(Request request) {
+  {
+    MutexLock lock(&mu_);
+    requests_.push_back(std::move(request));
+  }
+  Wake();
+}
+
+void SessionServer::Wake() {
+  if (wake_.valid()) eventfd_write(wake_.get(), 1);
+}
+
+void SessionServer::Loop() {
+  while (!stop_.load()) {
+    epoll_event events[64];
+    const int count = epoll_wait(epoll_.get(), events, 64, TimeoutMs(MonotonicNs()));
+    // Ends before beginnings: a client that was killed makes room for its successor.
+    for (int i = 0; i < count; ++i) {
+      if (events[i].data.fd == wake_.get()) {
+        eventfd_t ignored;
+        eventfd_read(wake_.get(), &ignored);
+      } else if (events[i].data.fd != listener_.get()) {
+        OnEvent(events[i].data.fd, events[i].events);
+      }
+    }
+    RunRequests();
+    Expire(MonotonicNs());
+    DestroyClosed();
+    for (int i = 0; i < count; ++i) {
+      if (events[i].data.fd == listener_.get()) Accept();
+    }
+  }
+}
+
+int SessionServer::TimeoutMs(uint64_t now_ns) const {
+  uint64_t earliest_ns = UINT64_MAX;
+  for (const auto& [fd, connection] : connections_) {
+    earliest_ns = std::min(earliest_ns, connection->deadline_ns);
+  }
+  if (earliest_ns == UINT64_MAX) return -1;
+  if (earliest_ns <= now_ns) return 0;
+  return static_cast<int>(std::min<uint64_t>((earliest_ns - now_ns) / kNsPerMs + 1, 60'000));
+}
+
+void SessionServer::Accept() {
+  for (int i = 0; i < kAcceptBurst; ++i) {
+    UniqueFd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!fd.valid()) {
+      if (errno != EMFILE && errno != ENFILE) return;
+      // Out of descriptors: use the spare one to turn the client away, or epoll would report for ever.
+      spare_.reset();
+      fd.reset(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      if (fd.valid()) {
+        RefuseConnection(std::move(fd), absl::ResourceExhaustedError(
+                                            "the daemon has no descriptors left (RLIMIT_NOFILE)"));
+      }
+      spare_.reset(open("/dev/null", O_RDONLY | O_CLOEXEC));
+      continue;
+    }
+    if (!accepting_.load()) {
+      RefuseConnection(std::move(fd), absl::UnavailableError("the daemon is draining"));
+      continue;
+    }
+    const size_t connections_max = size_t{config_.sessions_max} + kHandshakesMax;
+    if (connections_.size() >= connections_max) {
+      RefuseConnection(std::move(fd),
+                       absl::ResourceExhaustedError(absl::StrFormat(
+                           "there are %d connections: sessions_max is %d (and %d handshakes)",
+                           connections_.size(), config_.sessions_max, kHandshakesMax)));
+      continue;
+    }
+    ucred peer = {};
+    socklen_t peer_bytes = sizeof(peer);
+    epoll_event event = {};
+    event.events = EPOLLIN | EPOLLRDHUP;
+    event.data.fd = fd.get();
+    if (getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &peer_bytes) != 0 ||
+        epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd.get(), &event) != 0) {
+      RefuseConnection(std::move(fd), absl::ResourceExhaustedError(std::strerror(errno)));
+      continue;
+    }
+    auto connection = std::make_unique<Connection>();
+    connection->pid = peer.pid;
+    connection->uid = peer.uid;
+    connection->deadline_ns = MonotonicNs() + kHandshakeTimeoutMs * kNsPerMs;
+    const int number = fd.get();
+    connection->fd = std::move(fd);
+    connections_.emplace(number, std::move(connection));
+  }
+}
+
+void SessionServer::RefuseConnection(UniqueFd fd, const absl::Status& why) {
+  v1::ServerMessage message;
+  message.mutable_error()->set_status(static_cast<uint32_t>(ToShmStatus(why.code())));
+  message.mutable_error()->set_message(std::string(why.message()));
+  SendPacket(fd.get(), message.SerializeAsString(), {});
+  DiscardReceived(fd.get());
+  if (metrics_ != nullptr) metrics_->RecordAttach(ToShmStatus(why.code()));
+}
+
+void SessionServer::RunRequests() {
+  std::vector<Request> requests;
+  {
+    MutexLock lock(&mu_);
+    requests.swap(requests_);
+  }
+  for (const Request& request : requests) {
+    for (const uint64_t session_id : request.session_ids) {
+      Connection* connection = FindSession(session_id);
+      if (connection == nullptr) continue;
+      if (connection->state == Connection::State::kJoining) {
+        SendError(connection, absl::AbortedError(request.reason));
+        CloseConnection(connection, "deleted");
+      } else if (!request.close_now) {
+        registry_->MarkBroken(session_id);
+        engine_->EndSession(session_id, request.status, request.reason, /*close=*/true);
+      } else {
+        const bool broke_rules = request.status == shm::Status::kInvalidArgument;
+        if (broke_rules) {
+          spdlog::warn("session {} (process {}) closed: {}", session_id, connection->pid,
+                       request.reason);
+        }
+        CloseConnection(connection, broke_rules ? "protocol_error" : "deleted");
+      }
+    }
+  }
+}
+
+void SessionServer::Expire(uint64_t now_ns) {
+  for (const auto& [fd, owned] : connections_) {
+    Connection* connection = owned.get();
+    if (connection->closed || connection->deadline_ns > now_ns) continue;
+    if (connection->state == Connection::State::kJoining) {
+      uint32_t missing_mask = 0;
+      for (const uint32_t rank : registry_->MissingRanks(
+               connection->communicator, connection->group, connection->incarnation)) {
+        missing_mask |= uint32_t{1} << rank;
+      }
+      const absl::Status status = absl::DeadlineExceededError(absl::StrFormat(
+          "%s of group '%s' of communicator '%s' did not attach within %d ms",
+          RanksText(missing_mask), connection->group, connection->communicator,
+          connection->join_timeout_ms));
+      SendError(connection, status);
+      if (!connection->closed) LeaveSession(connection, shm::Status::kTimeout, "");
+    } else {
+      ProtocolError(connection, absl::DeadlineExceededError(absl::StrFormat(
+                                    "no %s within %d ms",
+                                    connection->state == Connection::State::kNew ? "Hello" : "Join",
+                                    kHandshakeTimeoutMs)));
+    }
+  }
+}
+
+void SessionServer::OnEvent(int fd, uint32_t events) {
+  const auto it = connections_.find(fd);
+  if (it == connections_.end() || it->second->closed) return;
+  Connection* connection = it->second.get();
+  if ((events & EPOLLOUT) != 0) FlushOutbox(connection);
+  if ((events & EPOLLIN) != 0 && !connection->closed) OnReadable(connection);
+  if ((events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0) CloseConnection(connection, "");
+}
+
+void SessionServer::OnReadable(Connection* connection) {
+  for (int i = 0; i < kMessageBurst && !connection->closed; ++i) {
+    Received received = ReceiveMessage(connection->fd.get());
+    switch (received.kind) {
+      case Received::Kind::kNothing:
+        return;
+      case Received::Kind::kClosed:
+        CloseConnection(connection, "");
+        return;
+      case Received::Kind::kInvalid:
+        ProtocolError(connection, received.error);
+        return;
+      case Received::Kind::kMessage:
+        HandleMessage(connection, received.message);
+        break;
+    }
+  }
+}
+
+void SessionServer::Send(Connection* connection, const v1::ServerMessage& message,
+                         std::vector<int> fds) {
+  if (connection->closed) return;
+  std::string packet = message.SerializeAsString();
+  if (connection->outbox.empty()) {
+    const SendResult result = SendPacket(connection->fd.get(), packet, fds);
+    if (result == SendResult::kSent) return;
+    if (result == SendResult::kClosed) {
+      CloseConnection(connection, "");
+      return;
+    }
+  }
+  if (connection->outbox.size() >= Connection::kOutboxMax) {
+    spdlog::warn("process {} does not read its replies: closed", connection->pid);
+    CloseConnection(connection, "protocol_error");
+    return;
+  }
+  Connection::Packet queued;
+  queued.bytes = std::move(packet);
+  for (const int fd : fds) queued.fds.emplace_back(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  connection->outbox.push_back(std::move(queued));
+  WatchWrite(connection, true);
+}
+
+void SessionServer::FlushOutbox(Connection* connection) {
+  while (!connection->outbox.empty()) {
+    const Connection::Packet& packet = connection->outbox.front();
+    std::vector<int> fds;
+    for (const UniqueFd& fd : packet.fds) fds.push_back(fd.get());
+    const SendResult result = SendPacket(connection->fd.get(), packet.bytes, fds);
+    if (result == SendResult::kWouldBlock) return;
+    if (result == SendResult::kClosed) {
+      CloseConnection(connection, "");
+      return;
+    }
+    connection->outbox.pop_front();
+  }
+  WatchWrite(connection, false);
+}
+
+void SessionServer::WatchWrite(Connection* connection, bool on) {
+  if (connection->watches_write == on) return;
+  connection->watches_write = on;
+  epoll_event event = {};
+  event.events = EPOLLIN | EPOLLRDHUP | (on ? uint32_t{EPOLLOUT} : 0);
+  event.data.fd = connection->fd.get();
+  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, connection->fd.get(), &event);
+}
+
+void SessionServer::SendError(Connection* connection, const absl::Status& status) {
+  v1::ServerMessage message;
+  message.mutable_error()->set_status(static_cast<uint32_t>(ToShmStatus(status.code())));
+  message.mutable_error()->set_message(std::string(status.message()));
+  Send(connection, message);
+}
+
+void SessionServer::ProtocolError(Connection* connection, const absl::Status& status) {
+  spdlog::warn("process {} closed: {}", connection->pid, std::string(status.message()));
+  SendError(connection, status);
+  DiscardReceived(connection->fd.get());
+  CloseConnection(connection, "protocol_error");
+}
+
+void SessionServer::CloseConnection(Connection* connection, std::string_view label) {
+  if (connection->closed) return;
+  connection->closed = true;
+  any_closed_ = true;
+  if (connection->session_id == 0) return;
+  const bool joined = connection->state == Connection::State::kJoined;
+  const bool busy = joined && connection->channel->in_flight() != 0;
+  if (label.empty()) label = busy ? "lost" : "closed";
+  if (metrics_ != nullptr && joined) metrics_->RecordSessionEnd(label);
+  LeaveSession(connection, shm::Status::kPeerLost, "its connection closed");
+}
+
+void SessionServer::LeaveSession(Connection* connection, shm::Status status,
+                                 const std::string& reason) {
+  registry_->Leave(connection->session_id);
+  if (connection->state == Connection::State::kJoined) {
+    engine_->EndSession(connection->session_id, status, reason, /*close=*/false);
+  }
+  sessions_.erase(connection->session_id);
+  session_count_.store(sessions_.size(), std::memory_order_relaxed);
+  connection->session_id = 0;
+  // The engine's share lives until no operation can touch it.
+  if (connection->arenas) connection->arenas->Clear();
+  connection->arenas.reset();
+  connection->channel.reset();
+  connection->state = Connection::State::kGreeted;
+  connection->deadline_ns = MonotonicNs() + kHandshakeTimeoutMs * kNsPerMs;
+}
+
+void SessionServer::DestroyClosed() {
+  if (!any_closed_) return;
+  any_closed_ = false;
+  for (auto it = connections_.begin(); it != connections_.end();) {
+    it = it->second->closed ? connections_.erase(it) : std::next(it);
+  }
+}
+
+Connection* SessionServer::FindSession(uint64_t session_id) const {
+  const auto it = sessions_.find(session_id);
+  return it == sessions_.end() ? nullptr : it->second;
+}
+
+}  // namespace qrd

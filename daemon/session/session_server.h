@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// The attach socket: accepts clients, speaks proto/qrd/v1/attach.proto with them, and turns the end of
+// a connection into the end of its session.
+//
+// One thread with one epoll serves all connections. It never blocks on a client: sends are
+// non-blocking with a bounded queue, and a client that does not read is closed.
+//
+// Thread safety: all public functions from any thread.
+// Ownership: everything passed to Open() must outlive the server; sessions belong to the server, what
+// the engine needs of them (SessionChannel) is shared with it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "daemon/base/config.h"
+#include "daemon/base/mutex.h"
+#include "daemon/base/unique_fd.h"
+#include "daemon/engine/engine.h"
+#include "daemon/registry/communicator_registry.h"
+#include "daemon/session/arena_table.h"
+#include "daemon/session/connection.h"
+#include "daemon/session/node_segment.h"
+#include "daemon/telemetry/metrics.h"
+#include "kernels/backend.h"
+#include "proto/shm/layout.h"
+#include "qrd/v1/attach.pb.h"
+
+namespace qrd {
+
+class SessionServer {
+ public:
+  // Connections beyond sessions_max that may be in the handshake.
+  static constexpr uint32_t kHandshakesMax = 64;
+  // A connection that does not say Hello, or does not Join, for this long is closed.
+  static constexpr int kHandshakeTimeoutMs = 10'000;
+
+  // Binds <runtime_directory>/attach.sock (mode 0660, group attach_group). The caller holds the lock
+  // file of the directory, so a socket that is there already is stale and is replaced; anything else
+  // of that name is an error. Installs itself as the engine's session-end hook.
+  static absl::StatusOr<std::unique_ptr<SessionServer>> Open(const Config& config,
+                                                             CommunicatorRegistry* registry,
+                                                             Engine* engine, Metrics* metrics,
+                                                             Backend* backend, NodeSegment* node);
+  ~SessionServer();
+
+  void Start();
+  // Refuses new connections and joins with UNAVAILABLE; sessions go on.
+  void StopAccepting();
+  // Ends sessions: their pending operations complete with `status` and `reason`, then the connections
+  // are closed. Unknown ids are ignored. Returns at once.
+  void EndSessions(const std::vector<uint64_t>& session_ids, shm::Status status, std::string reason);
+  // Closes every connection, stops the thread and removes the socket. Idempotent.
+  void Stop();
+
+  // Joined or waiting for the others of their group.
+  uint64_t session_count() const { return session_count_.load(std::memory_order_relaxed); }
+  // Of all sessions, memory that in-flight operations still hold included.
+  uint64_t arena_bytes() const { return budget_->used_bytes(); }
+
+ private:
+  struct Request {
+    std::vector<uint64_t> session_ids;
+    bool close_now = false;  // the engine is through with them
+    shm::Status status = shm::Status::kOk;
+    std::string reason;
+  };
+
+  SessionServer(const Config& config, CommunicatorRegistry* registry, Engine* engine,
+                Metrics* metrics, Backend* backend, NodeSegment* node);
+  absl::Status Listen();
+  void Post(Request request) ABSL_LOCKS_EXCLUDED(mu_);
+  void Wake();
+
+  // All below: attach thread only.
+  void Loop();
+  int TimeoutMs(uint64_t now_ns) const;
+  void Accept();
+  void RefuseConnection(UniqueFd fd, const absl::Status& why);
+  void RunRequests() ABSL_LOCKS_EXCLUDED(mu_);
+  void Expire(uint64_t now_ns);
+  void OnEvent(int fd, uint32_t events);
+  void OnReadable(Connection* connection);
+  void HandleMessage(Connection* connection, const v1::ClientMessage& message);
+  void HandleHello(Connection* connection, const v1::Hello& hello);
+  void HandleJoin(Connection* connection, const v1::Join& join);
+  absl::Status PrepareJoin(Connection* connection, const v1::Join& join);
+  void CompleteGroup(const CommunicatorRegistry::JoinResult& result);
+  void HandleArenaAlloc(Connection* connection, const v1::ArenaAlloc& request);
+  void HandleArenaFree(Connection* connection, const v1::ArenaFree& request);
+  void HandleAbort(Connection* connection, const v1::Abort& request);
+  // Takes the session out of registry and engine; the connection stays.
+  void LeaveSession(Connection* connection, shm::Status status, const std::string& reason);
+  void ReapDead(const std::vector<uint64_t>& session_ids);
+  void Send(Connection* connection, const v1::ServerMessage& message, std::vector<int> fds = {});
+  void SendError(Connection* connection, const absl::Status& status);
+  void FlushOutbox(Connection* connection);
+  void WatchWrite(Connection* connection, bool on);
+  // An error that the connection does not survive.
+  void ProtocolError(Connection* connection, const absl::Status& status);
+  void CloseConnection(Connection* connection, std::string_view label);
+  void DestroyClosed();
+  Connection* FindSession(uint64_t session_id) const;
+
+  const Config config_;
+  CommunicatorRegistry* const registry_;
+  Engine* const engine_;
+  Metrics* const metrics_;
+  Backend* const backend_;
+  NodeSegment* const node_;
+  const std::shared_ptr<ArenaBudget> budget_;
+  std::string path_;
+  UniqueFd listener_, epoll_, wake_, spare_;
+  std::thread thread_;
+  std::atomic<bool> stop_{false}, accepting_{true};
+  std::atomic<uint64_t> session_count_{0};
+
+  Mutex mu_;
+  std::vector<Request> requests_ ABSL_GUARDED_BY(mu_);
+
+  // Attach thread only.
+  uint64_t next_session_id_ = 1;
+  std::unordered_map<int, std::unique_ptr<Connection>> connections_;  // by descriptor
+  std::unordered_map<uint64_t, Connection*> sessions_;                // joining or joined
+  bool any_closed_ = false;
+};
+
+}  // namespace qrd
