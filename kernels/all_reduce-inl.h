@@ -3,9 +3,9 @@
 // foreach_target): widening, rounding R(), rank-order sums of a block, non-finite counts, and
 // stores past the caches.
 //
-// A block is at most one tile. Its result is made once, in a buffer that stays in the L1 cache, and
-// then copied to every rank's output: reads and writes of memory come in long runs of few streams,
-// whatever the world size, and in place needs no care.
+// A result is made once, in a small buffer that stays in the L1 cache, and then copied to every
+// rank's output: each stream is read and written in runs, whatever the world size, and in place
+// needs no care.
 //
 // Thread safety: pure functions.
 
@@ -161,44 +161,6 @@ HWY_INLINE VF SumVector(const StorageOf<kDtype>* const* HWY_RESTRICT inputs, uin
   return acc;
 }
 
-// result[0..count) = R(sum in rank order). True if an element of it is NaN or Inf.
-template <Dtype kDtype, uint32_t kWorldSize, bool kAvg>
-HWY_NOINLINE bool SumBlock(const StorageOf<kDtype>* const* HWY_RESTRICT inputs, uint32_t world_size,
-                           size_t count, StorageOf<kDtype>* HWY_RESTRICT result) {
-  using T = StorageOf<kDtype>;
-  const DF df;
-  const DI di;
-  const size_t lanes = hn::Lanes(df);
-  const VF divisor = hn::Set(df, static_cast<float>(world_size));
-  VI seen0 = hn::Zero(di), seen1 = hn::Zero(di);
-  size_t i = 0;
-  for (; i + 2 * lanes <= count; i += 2 * lanes) {
-    const VF a = SumVector<kDtype, kWorldSize, kAvg>(inputs, world_size, i, divisor);
-    const VF b = SumVector<kDtype, kWorldSize, kAvg>(inputs, world_size, i + lanes, divisor);
-    seen0 = MaxMagnitude(seen0, a);
-    seen1 = MaxMagnitude(seen1, b);
-    StoreRounded<kDtype>(a, result + i);
-    StoreRounded<kDtype>(b, result + i + lanes);
-  }
-  // The rest through padded copies: nothing past an input is read.
-  for (; i < count; i += lanes) {
-    const size_t rest = std::min(lanes, count - i);
-    HWY_ALIGN T padded[kWorldSizeMax][HWY_MAX_BYTES / sizeof(float)] = {};
-    HWY_ALIGN T rounded[HWY_MAX_BYTES / sizeof(float)];
-    const T* rows[kWorldSizeMax] = {};
-    for (uint32_t r = 0; r < world_size; ++r) {
-      std::memcpy(padded[r], inputs[r] + i, rest * sizeof(T));
-      rows[r] = padded[r];
-    }
-    const VF a = SumVector<kDtype, kWorldSize, kAvg>(rows, world_size, 0, divisor);
-    seen0 = MaxMagnitude(seen0, a);
-    StoreRounded<kDtype>(a, rounded);
-    std::memcpy(result + i, rounded, rest * sizeof(T));
-  }
-  const auto limit = hn::Set(di, static_cast<int32_t>(DtypeTraits<kDtype>::kLimit - 1));
-  return !hn::AllFalse(di, hn::Gt(hn::Max(seen0, seen1), limit));
-}
-
 // Elements of x[0..count) that are NaN or Inf. One pass if there is none, which is what it is made
 // for.
 template <Dtype kDtype>
@@ -224,26 +186,103 @@ HWY_NOINLINE uint64_t CountNonFinite(const StorageOf<kDtype>* HWY_RESTRICT x, si
   return nonfinite;
 }
 
-// Copies a block to an output. With `stream`, whole cache lines bypass the caches; `next`, if not
-// null, is what the caller reads after this block: it is fetched meanwhile, so that reads and
-// writes of memory overlap.
-HWY_NOINLINE void StoreBlock(std::byte* HWY_RESTRICT to, const std::byte* HWY_RESTRICT from,
-                             size_t bytes, bool stream, const std::byte* next, size_t next_bytes) {
-  constexpr size_t kLine = 64;
+// result[0..count) = R(sum in rank order), count a multiple of the vector. True if an element of it
+// is NaN or Inf.
+template <Dtype kDtype, uint32_t kWorldSize, bool kAvg>
+HWY_INLINE bool SumVectors(const StorageOf<kDtype>* const* HWY_RESTRICT inputs, uint32_t world_size,
+                           size_t first, size_t count, StorageOf<kDtype>* HWY_RESTRICT result) {
+  const DF df;
+  const DI di;
+  const VF divisor = hn::Set(df, static_cast<float>(world_size));
+  VI seen = hn::Zero(di);
+  for (size_t i = 0; i < count; i += hn::Lanes(df)) {
+    const VF v = SumVector<kDtype, kWorldSize, kAvg>(inputs, world_size, first + i, divisor);
+    seen = MaxMagnitude(seen, v);
+    StoreRounded<kDtype>(v, result + i);
+  }
+  const auto limit = hn::Set(di, static_cast<int32_t>(DtypeTraits<kDtype>::kLimit - 1));
+  return !hn::AllFalse(di, hn::Gt(seen, limit));
+}
+
+// How the results of a tile are written: bit r of stream_mask is set if rank r's output bypasses
+// the caches; with prefetch, what is read next is fetched while results are written, so that both
+// overlap.
+struct StoreMode {
+  uint32_t stream_mask = 0;
+  bool prefetch = false;
+};
+
+// Results are made and written in runs of this many bytes: long enough for few switches between
+// many streams, short enough for reads and writes to overlap (kernels/README.md has the
+// measurement).
+constexpr size_t kRunBytes = 256;
+constexpr size_t kLineBytes = 64;
+
+// kRunBytes from an aligned buffer to an output; `next` is an input of the same rank.
+HWY_INLINE void StoreRun(std::byte* HWY_RESTRICT to, const std::byte* HWY_RESTRICT from,
+                         bool stream, bool prefetch, const std::byte* HWY_RESTRICT next) {
   const hn::ScalableTag<uint8_t> d;
   const size_t lanes = hn::Lanes(d);
-  if (!stream || lanes > kLine) {
-    std::memcpy(to, from, bytes);
-    return;
+  if (prefetch) {
+    for (size_t at = 0; at < kRunBytes; at += kLineBytes) hwy::Prefetch(next + at);
   }
-  const size_t head = std::min(bytes, (kLine - reinterpret_cast<uintptr_t>(to) % kLine) % kLine);
-  std::memcpy(to, from, head);
-  size_t at = head;
-  for (; at + kLine <= bytes; at += kLine) {
-    if (next != nullptr && at < next_bytes) hwy::Prefetch(next + at);
-    for (size_t part = 0; part < kLine; part += lanes) {
-      const auto v = hn::LoadU(d, reinterpret_cast<const uint8_t*>(from) + at + part);
-      hn::Stream(v, d, reinterpret_cast<uint8_t*>(to) + at + part);
+  const auto* source = reinterpret_cast<const uint8_t*>(from);
+  auto* target = reinterpret_cast<uint8_t*>(to);
+  if (stream) {
+    for (size_t at = 0; at < kRunBytes; at += lanes) {
+      hn::Stream(hn::LoadU(d, source + at), d, target + at);
+    }
+  } else {
+    for (size_t at = 0; at < kRunBytes; at += lanes) {
+      hn::StoreU(hn::LoadU(d, source + at), d, target + at);
+    }
+  }
+}
+
+// outputs[r][0..count) = R(sum in rank order), for one tile. Returns how many elements are NaN or
+// Inf.
+template <Dtype kDtype, uint32_t kWorldSize, bool kAvg>
+HWY_NOINLINE uint64_t SumTile(const StorageOf<kDtype>* const* HWY_RESTRICT inputs,
+                              StorageOf<kDtype>* const* HWY_RESTRICT outputs, uint32_t world_size,
+                              size_t count, StoreMode mode) {
+  using T = StorageOf<kDtype>;
+  constexpr size_t kRun = kRunBytes / sizeof(T);
+  const uint32_t n = kWorldSize != 0 ? kWorldSize : world_size;
+  alignas(kLineBytes) T result[kRun];
+  uint64_t nonfinite = 0;
+  size_t i = 0;
+  for (; i + kRun <= count; i += kRun) {
+    if (SumVectors<kDtype, kWorldSize, kAvg>(inputs, world_size, i, kRun, result)) {
+      nonfinite += CountNonFinite<kDtype>(result, kRun);
+    }
+    const bool prefetch = mode.prefetch && i + 2 * kRun <= count;
+    for (uint32_t r = 0; r < n; ++r) {
+      StoreRun(reinterpret_cast<std::byte*>(outputs[r] + i),
+               reinterpret_cast<const std::byte*>(result), (mode.stream_mask >> r & 1) != 0,
+               prefetch, reinterpret_cast<const std::byte*>(inputs[r] + i + kRun));
+    }
+  }
+  if (i == count) return nonfinite;
+  // The rest through padded copies: nothing past an input is read.
+  const size_t rest = count - i;
+  alignas(kLineBytes) T padded[kWorldSizeMax][kRun] = {};
+  const T* rows[kWorldSizeMax] = {};
+  for (uint32_t r = 0; r < n; ++r) {
+    std::memcpy(padded[r], inputs[r] + i, rest * sizeof(T));
+    rows[r] = padded[r];
+  }
+  SumVectors<kDtype, kWorldSize, kAvg>(rows, world_size, 0, kRun, result);
+  for (uint32_t r = 0; r < n; ++r) std::memcpy(outputs[r] + i, result, rest * sizeof(T));
+  return nonfinite + CountNonFinite<kDtype>(result, rest);
+}
+
+// Copies a result of any size to an output.
+HWY_NOINLINE void StoreBlock(std::byte* HWY_RESTRICT to, const std::byte* HWY_RESTRICT from,
+                             size_t bytes, bool stream) {
+  size_t at = 0;
+  if (stream) {
+    for (; at + kRunBytes <= bytes; at += kRunBytes) {
+      StoreRun(to + at, from + at, true, false, nullptr);
     }
   }
   std::memcpy(to + at, from + at, bytes - at);

@@ -24,60 +24,57 @@ HWY_BEFORE_NAMESPACE();
 namespace qrd {
 namespace HWY_NAMESPACE {
 
-// The elements of one tile, and what the next tile of the range needs.
+// The elements of one tile.
 struct Block {
-  uint64_t first;  // element
+  uint64_t first;
   size_t count;
-  size_t next_count;  // of the tile after it, 0 at the end of the range
 };
 
 // Calls fn(Block) for every tile of the range.
 template <typename Fn>
 HWY_INLINE void ForEachTile(uint64_t count, TileRange range, const Fn& fn) {
-  const auto elements_of = [count](uint64_t tile) {
-    return static_cast<size_t>(std::min(kTileElements, count - tile * kTileElements));
-  };
   for (uint64_t tile = range.first; tile < range.last; ++tile) {
-    fn(Block{.first = tile * kTileElements,
-             .count = elements_of(tile),
-             .next_count = tile + 1 < range.last ? elements_of(tile + 1) : 0});
+    const uint64_t first = tile * kTileElements;
+    fn(Block{.first = first, .count = static_cast<size_t>(std::min(kTileElements, count - first))});
   }
 }
 
-// Out-of-place results of large operations go past the caches (in place the lines are there
-// already).
-bool UsesStreamingStores(const LaunchParams& params) {
-  return params.count * DtypeBytes(params.dtype) * 2 * params.world_size >= kStreamTrafficBytesMin;
-}
-
-// Copies the result of a block to all outputs; prefetches the inputs of the next block meanwhile.
-void StoreToAll(const LaunchParams& params, const Block& block, const void* result, bool stream) {
-  const size_t element_bytes = DtypeBytes(params.dtype);
-  const uint64_t at = block.first * element_bytes;
-  const size_t bytes = block.count * element_bytes;
+// Results of large operations go past the caches, except in place (the lines are there already) and
+// where an output does not start at a cache line (tiles are whole lines, so all its tiles are
+// alike).
+StoreMode StoreModeOf(const LaunchParams& params) {
+  const uint64_t bytes = params.count * DtypeBytes(params.dtype);
+  StoreMode mode;
+  if (bytes < kStreamTrafficBytesMin / (2 * params.world_size)) return mode;
+  mode.prefetch = true;
   for (uint32_t r = 0; r < params.world_size; ++r) {
-    const std::byte* next = block.next_count == 0
-                                ? nullptr
-                                : static_cast<const std::byte*>(params.inputs[r]) + at + bytes;
-    StoreBlock(static_cast<std::byte*>(params.outputs[r]) + at,
-               static_cast<const std::byte*>(result), bytes,
-               stream && params.outputs[r] != params.inputs[r], next,
-               block.next_count * element_bytes);
+    const bool aligned = reinterpret_cast<uintptr_t>(params.outputs[r]) % kLineBytes == 0;
+    if (aligned && params.outputs[r] != params.inputs[r]) mode.stream_mask |= 1u << r;
   }
+  return mode;
+}
+
+// Orders streaming stores before whatever the caller publishes next.
+void Finish(const StoreMode& mode) {
+  if (mode.stream_mask != 0) hwy::FlushStream();
 }
 
 // World size 1: the output is the input, bit for bit.
 template <Dtype kDtype>
 uint64_t CopyTiles(const LaunchParams& params, TileRange range) {
   using T = StorageOf<kDtype>;
-  const bool stream = UsesStreamingStores(params);
+  const StoreMode mode = StoreModeOf(params);
   uint64_t nonfinite = 0;
   ForEachTile(params.count, range, [&](const Block& block) {
     const T* x = static_cast<const T*>(params.inputs[0]) + block.first;
+    T* y = static_cast<T*>(params.outputs[0]) + block.first;
     nonfinite += CountNonFinite<kDtype>(x, block.count);
-    if (params.outputs[0] != params.inputs[0]) StoreToAll(params, block, x, stream);
+    if (x != y) {
+      StoreBlock(reinterpret_cast<std::byte*>(y), reinterpret_cast<const std::byte*>(x),
+                 block.count * sizeof(T), mode.stream_mask != 0);
+    }
   });
-  if (stream) hwy::FlushStream();
+  Finish(mode);
   return nonfinite;
 }
 
@@ -85,20 +82,19 @@ uint64_t CopyTiles(const LaunchParams& params, TileRange range) {
 template <Dtype kDtype, uint32_t kWorldSize, bool kAvg>
 uint64_t SumTiles(const LaunchParams& params, TileRange range) {
   using T = StorageOf<kDtype>;
-  const bool stream = UsesStreamingStores(params);
-  alignas(64) T result[kTileElements];
+  const StoreMode mode = StoreModeOf(params);
   uint64_t nonfinite = 0;
   ForEachTile(params.count, range, [&](const Block& block) {
-    const T* inputs[kWorldSizeMax];
+    const T* inputs[kWorldSizeMax] = {};
+    T* outputs[kWorldSizeMax] = {};
     for (uint32_t r = 0; r < params.world_size; ++r) {
       inputs[r] = static_cast<const T*>(params.inputs[r]) + block.first;
+      outputs[r] = static_cast<T*>(params.outputs[r]) + block.first;
     }
-    if (SumBlock<kDtype, kWorldSize, kAvg>(inputs, params.world_size, block.count, result)) {
-      nonfinite += CountNonFinite<kDtype>(result, block.count);
-    }
-    StoreToAll(params, block, result, stream);
+    nonfinite +=
+        SumTile<kDtype, kWorldSize, kAvg>(inputs, outputs, params.world_size, block.count, mode);
   });
-  if (stream) hwy::FlushStream();
+  Finish(mode);
   return nonfinite;
 }
 
@@ -159,7 +155,7 @@ void Accumulate(const LaunchParams& params, const Block& block, const CodecKerne
 template <Algorithm kAlgorithm, Codec kCodec, Dtype kDtype>
 uint64_t CodedTiles(const LaunchParams& params, TileRange range) {
   using T = StorageOf<kDtype>;
-  const bool stream = UsesStreamingStores(params);
+  const StoreMode mode = StoreModeOf(params);
   const CodecKernels& codec = KernelsFor(kCodec);
   Scratch s;
   OwnerCursor owners(params.count, params.world_size);
@@ -172,9 +168,12 @@ uint64_t CodedTiles(const LaunchParams& params, TileRange range) {
       Accumulate<kDtype>(params, block, codec, kWorldSizeMax, s);
     }
     nonfinite += RoundBlock<kDtype>(s.acc, block.count, reinterpret_cast<T*>(s.result));
-    StoreToAll(params, block, s.result, stream);
+    for (uint32_t r = 0; r < params.world_size; ++r) {
+      StoreBlock(reinterpret_cast<std::byte*>(static_cast<T*>(params.outputs[r]) + block.first),
+                 s.result, block.count * sizeof(T), (mode.stream_mask >> r & 1) != 0);
+    }
   });
-  if (stream) hwy::FlushStream();
+  Finish(mode);
   return nonfinite;
 }
 
