@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/app.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/clock.h"
+#include "daemon/base/groups.h"
+#include "daemon/base/version.h"
+#include "spdlog/spdlog.h"
+
+namespace qrd {
+namespace {
+
+// How often a drain asks whether to give up.
+constexpr absl::Duration kDrainSlice = absl::Milliseconds(50);
+constexpr absl::Duration kControlStopTimeout = absl::Milliseconds(500);
+
+}  // namespace
+
+App::App(Config config, std::unique_ptr<Backend> backend)
+    : config_(std::move(config)), backend_(std::move(backend)) {}
+
+App::~App() { Stop(); }
+
+absl::Status App::Start() {
+  std::optional<gid_t> attach_group;
+  if (!config_.attach_group.empty()) {
+    const absl::StatusOr<gid_t> group = FindGroup(config_.attach_group);
+    if (!group.ok()) return group.status();
+    attach_group = *group;
+  }
+  absl::Status status = PrepareRuntimeDirectory(config_.runtime_directory, attach_group);
+  if (!status.ok()) return status;
+  auto lock = LockFile::Acquire(config_.runtime_directory);
+  if (!lock.ok()) return lock.status();
+  lock_ = *std::move(lock);
+  status = PrepareStateDirectory(config_.state_directory);
+  if (status.ok()) status = StartDataPath();
+  if (status.ok()) status = StartControl();
+  if (!status.ok()) return status;
+
+  sessions_->Start();
+  control_->SetServing(true);
+  state_ = v1::NodeStatus::STATE_SERVING;
+  spdlog::info("qrd {} serves {} ({} worker threads, policy generation {}, {} communicators, metrics {})",
+               kVersion, config_.runtime_directory, config_.worker_threads,
+               policy_->current()->generation(), registry_->communicator_count(),
+               exposer_ == nullptr ? "off" : exposer_->address());
+  return absl::OkStatus();
+}
+
+absl::Status App::StartDataPath() {
+  auto policy = PolicyStore::Open(config_.state_directory, config_.initial_policy, *backend_);
+  if (!policy.ok()) return policy.status();
+  policy_ = *std::move(policy);
+
+  auto registry = CommunicatorRegistry::Open(config_);
+  if (!registry.ok()) return registry.status();
+  registry_ = *std::move(registry);
+
+  // Scrapes begin after everything below exists.
+  GaugeSources gauges;
+  gauges.sessions = [this] { return sessions_->session_count(); };
+  gauges.arena_bytes = [this] { return sessions_->arena_bytes(); };
+  gauges.communicators = [this] { return registry_->communicator_count(); };
+  gauges.policy_generation = [this] { return policy_->current()->generation(); };
+  metrics_ = std::make_unique<Metrics>(std::move(gauges));
+
+  auto node_segment = NodeSegment::Create();
+  if (!node_segment.ok()) return node_segment.status();
+  node_segment_ = *std::move(node_segment);
+
+  engine_ = std::make_unique<Engine>(config_, backend_.get(), policy_.get(), metrics_.get(),
+                                     node_segment_.get());
+  auto sessions = SessionServer::Open(config_, registry_.get(), engine_.get(), metrics_.get(),
+                                      backend_.get(), node_segment_.get());
+  if (!sessions.ok()) return sessions.status();
+  sessions_ = *std::move(sessions);
+  registry_->SetEndSessionsHook([this](const std::vector<uint64_t>& session_ids) {
+    sessions_->EndSessions(session_ids, shm::Status::kAborted, "the communicator was deleted");
+  });
+  registry_->SetGroupDetailHook([this](uint64_t session_id, v1::Group* group) {
+    engine_->GroupDetail(session_id, group);
+  });
+  return engine_->Start();
+}
+
+absl::Status App::StartControl() {
+  if (!config_.metrics_address.empty()) {
+    Exposer::Sources sources;
+    sources.metrics = metrics_.get();
+    sources.live_error = [this] { return LiveError(); };
+    sources.ready_error = [this] { return ReadyError(); };
+    auto exposer = Exposer::Start(config_.metrics_address, std::move(sources));
+    if (!exposer.ok()) return exposer.status();
+    exposer_ = *std::move(exposer);
+  }
+  NodeSources node;
+  node.config = &config_;
+  node.backend = backend_.get();
+  node.policy = policy_.get();
+  node.registry = registry_.get();
+  node.metrics = metrics_.get();
+  node.sessions = [this] { return sessions_->session_count(); };
+  node.arena_bytes = [this] { return sessions_->arena_bytes(); };
+  node.state = [this] { return state(); };
+  node.metrics_address = metrics_address();
+  node.start_time = start_time_;
+  auto control =
+      ControlServer::Start(config_, std::move(node), policy_.get(), registry_.get(), metrics_.get());
+  if (!control.ok()) return control.status();
+  control_ = *std::move(control);
+  return absl::OkStatus();
+}
+
+bool App::Drain(const std::function<bool()>& give_up) {
+  if (state_ != v1::NodeStatus::STATE_SERVING) return true;
+  state_ = v1::NodeStatus::STATE_DRAINING;
+  control_->SetServing(false);
+  sessions_->StopAccepting();
+  const absl::Time deadline = absl::Now() + absl::Milliseconds(config_.drain_timeout_ms);
+  spdlog::info("drain: {} sessions, at most {} ms", sessions_->session_count(),
+               config_.drain_timeout_ms);
+  while (!engine_->Drain(std::min(absl::Now() + kDrainSlice, deadline))) {
+    if (absl::Now() >= deadline) {
+      spdlog::warn("drain: operations are left after {} ms; they fail with UNAVAILABLE",
+                   config_.drain_timeout_ms);
+      return false;
+    }
+    if (give_up()) return false;
+  }
+  return true;
+}
+
+void App::Stop() {
+  state_ = v1::NodeStatus::STATE_DRAINING;
+  if (control_ != nullptr) control_->Stop(kControlStopTimeout);
+  control_.reset();
+  exposer_.reset();
+  // First the engine: clients get a status for what is left before their connections close.
+  if (engine_ != nullptr) engine_->Stop();
+  if (sessions_ != nullptr) sessions_->Stop();
+  sessions_.reset();
+  engine_.reset();
+  node_segment_.reset();
+  metrics_.reset();
+  registry_.reset();
+  policy_.reset();
+  lock_.reset();
+}
+
+std::string App::LiveError() const {
+  const uint64_t progress_ns = engine_->progress_ns();
+  const uint64_t now_ns = MonotonicNs();
+  const absl::Duration age =
+      absl::Nanoseconds(static_cast<int64_t>(now_ns > progress_ns ? now_ns - progress_ns : 0));
+  if (age < kStuckAfter) return "";
+  return absl::StrCat("the engine has made no progress for ", absl::ToInt64Milliseconds(age), " ms");
+}
+
+std::string App::ReadyError() const {
+  switch (state()) {
+    case v1::NodeStatus::STATE_SERVING: return "";
+    case v1::NodeStatus::STATE_DRAINING: return "draining";
+    default: return "starting";
+  }
+}
+
+const std::string& App::metrics_address() const {
+  static const std::string* const off = new std::string;
+  return exposer_ == nullptr ? *off : exposer_->address();
+}
+
+}  // namespace qrd
