@@ -29,11 +29,12 @@ void Round(Dtype dtype, const float* y, uint64_t count, uint8_t* out) {
     std::memcpy(out + i * DtypeBytes(dtype), &element, DtypeBytes(dtype));
   }
 }
-void Widen(Dtype dtype, const uint8_t* x, uint64_t count, bool, float* y) {
+void Widen(Dtype dtype, const uint8_t* x, uint64_t count, bool canonical, float* y) {
   for (uint64_t i = 0; i < count; ++i) {
     float element;
     std::memcpy(&element, x + i * DtypeBytes(dtype), DtypeBytes(dtype));
     ReferenceWidenToFp32(dtype, &element, 1, y + i);
+    if (canonical) ReferenceRoundToDtype(Dtype::kFp32, y + i, 1, y + i);
   }
 }
 }  // namespace qrd::HWY_NAMESPACE
