@@ -45,10 +45,10 @@ absl::Status App::Start() {
   sessions_->Start();
   control_->SetServing(true);
   state_ = v1::NodeStatus::STATE_SERVING;
-  spdlog::info("qrd {} serves {} ({} worker threads, policy generation {}, {} communicators, metrics {})",
-               kVersion, config_.runtime_directory, config_.worker_threads,
-               policy_->current()->generation(), registry_->communicator_count(),
-               exposer_ == nullptr ? "off" : exposer_->address());
+  spdlog::info(
+      "qrd {} serves {} ({} worker threads, policy generation {}, {} communicators, metrics {})",
+      kVersion, config_.runtime_directory, config_.worker_threads, policy_->current()->generation(),
+      registry_->communicator_count(), exposer_ == nullptr ? "off" : exposer_->address());
   return absl::OkStatus();
 }
 
@@ -82,9 +82,8 @@ absl::Status App::StartDataPath() {
   registry_->SetEndSessionsHook([this](const std::vector<uint64_t>& session_ids) {
     sessions_->EndSessions(session_ids, shm::Status::kAborted, "the communicator was deleted");
   });
-  registry_->SetGroupDetailHook([this](uint64_t session_id, v1::Group* group) {
-    engine_->GroupDetail(session_id, group);
-  });
+  registry_->SetGroupDetailHook(
+      [this](uint64_t session_id, v1::Group* group) { engine_->GroupDetail(session_id, group); });
   return engine_->Start();
 }
 
@@ -109,8 +108,8 @@ absl::Status App::StartControl() {
   node.state = [this] { return state(); };
   node.metrics_address = metrics_address();
   node.start_time = start_time_;
-  auto control =
-      ControlServer::Start(config_, std::move(node), policy_.get(), registry_.get(), metrics_.get());
+  auto control = ControlServer::Start(config_, std::move(node), policy_.get(), registry_.get(),
+                                      metrics_.get());
   if (!control.ok()) return control.status();
   control_ = *std::move(control);
   return absl::OkStatus();
@@ -158,14 +157,18 @@ std::string App::LiveError() const {
   const absl::Duration age =
       absl::Nanoseconds(static_cast<int64_t>(now_ns > progress_ns ? now_ns - progress_ns : 0));
   if (age < kStuckAfter) return "";
-  return absl::StrCat("the engine has made no progress for ", absl::ToInt64Milliseconds(age), " ms");
+  return absl::StrCat("the engine has made no progress for ", absl::ToInt64Milliseconds(age),
+                      " ms");
 }
 
 std::string App::ReadyError() const {
   switch (state()) {
-    case v1::NodeStatus::STATE_SERVING: return "";
-    case v1::NodeStatus::STATE_DRAINING: return "draining";
-    default: return "starting";
+    case v1::NodeStatus::STATE_SERVING:
+      return "";
+    case v1::NodeStatus::STATE_DRAINING:
+      return "draining";
+    default:
+      return "starting";
   }
 }
 

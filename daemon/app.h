@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The daemon: its components in start order. Each uses only those above it; they stop in reverse.
 //
-//   lock file -> policy store -> registry -> engine -> session server -> metrics endpoint -> control
+//   lock file -> policy store -> registry -> engine -> session server -> metrics endpoint ->
+//   control
 //
 // Thread safety: Start(), Drain() and Stop() from one thread; the rest from any.
 #pragma once
@@ -38,9 +39,9 @@ class App {
 
   // Starts everything; sessions are accepted when it returns OK. An error says what to do about it.
   absl::Status Start();
-  // New sessions are refused and operations that nobody has posted yet fail with UNAVAILABLE; waits for
-  // the others, at most for drain_timeout_ms or until `give_up()`, which is asked often. True if all
-  // are done.
+  // New sessions are refused and operations that nobody has posted yet fail with UNAVAILABLE; waits
+  // for the others, at most for drain_timeout_ms or until `give_up()`, which is asked often. True
+  // if all are done.
   bool Drain(const std::function<bool()>& give_up);
   // Ends sessions, streams and threads. Idempotent.
   void Stop();

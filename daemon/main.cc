@@ -37,7 +37,8 @@ constexpr int kExitUsage = 2;
 // What a drain may take beyond drain_timeout_ms: streams, threads, files.
 constexpr absl::Duration kStopMargin = absl::Seconds(5);
 
-// SIGTERM, SIGINT and SIGHUP as a descriptor. Block before any thread starts: threads inherit the mask.
+// SIGTERM, SIGINT and SIGHUP as a descriptor. Block before any thread starts: threads inherit the
+// mask.
 class Signals {
  public:
   Signals() {
@@ -61,11 +62,13 @@ class Signals {
     signalfd_siginfo info;
     if (read(fd_.get(), &info, sizeof(info)) != static_cast<ssize_t>(sizeof(info))) return false;
     if (info.ssi_signo == SIGHUP) {
-      spdlog::warn("SIGHUP is ignored: the policy changes with `qrctl policy set`, everything else "
-                   "needs a restart");
+      spdlog::warn(
+          "SIGHUP is ignored: the policy changes with `qrctl policy set`, everything else "
+          "needs a restart");
       return false;
     }
-    spdlog::info("signal {} from pid {}", strsignal(static_cast<int>(info.ssi_signo)), info.ssi_pid);
+    spdlog::info("signal {} from pid {}", strsignal(static_cast<int>(info.ssi_signo)),
+                 info.ssi_pid);
     return true;
   }
 
@@ -78,7 +81,9 @@ absl::StatusOr<Config> LoadConfig(const CommandLine& line) {
   v1::Config proto;
   if (!line.config_file.empty()) {
     const absl::StatusOr<std::string> text = ReadFile(line.config_file, kTextFileBytesMax);
-    if (!text.ok()) return absl::InvalidArgumentError(absl::StrCat("--config: ", std::string(text.status().message())));
+    if (!text.ok())
+      return absl::InvalidArgumentError(
+          absl::StrCat("--config: ", std::string(text.status().message())));
     absl::StatusOr<v1::Config> parsed = ParseConfigText(*text, line.config_file);
     if (!parsed.ok()) return parsed.status();
     proto = *std::move(parsed);

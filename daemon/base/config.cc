@@ -95,8 +95,9 @@ absl::Status ReadNumber(const char* field, bool is_set, T value, T min, T max, T
   return absl::OkStatus();
 }
 
-#define QRD_READ(field, min, max) \
-  ReadNumber<decltype(config->field)>(#field, proto.has_##field(), proto.field(), min, max, &config->field)
+#define QRD_READ(field, min, max)                                                           \
+  ReadNumber<decltype(config->field)>(#field, proto.has_##field(), proto.field(), min, max, \
+                                      &config->field)
 
 absl::Status ReadNumbers(const v1::Config& proto, Config* config) {
   for (const absl::Status& status : {
@@ -180,7 +181,8 @@ absl::Status CheckCommunicator(const std::string& field, const v1::Communicator&
   settings.set_world_size(c.world_size());
   settings.set_backend(c.backend());
   if (settings.ByteSizeLong() != c.ByteSizeLong()) {
-    return Invalid(field, ": only name, world_size and backend can be set; the rest is output only");
+    return Invalid(field,
+                   ": only name, world_size and backend can be set; the rest is output only");
   }
   return absl::OkStatus();
 }

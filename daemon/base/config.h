@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The configuration after parsing, defaults, flags and checks. proto/qrd/v1/config.proto documents every
-// field, its default and its bounds.
+// The configuration after parsing, defaults, flags and checks. proto/qrd/v1/config.proto documents
+// every field, its default and its bounds.
 #pragma once
 
 #include <cstdint>
@@ -40,8 +40,8 @@ struct Config {
 // Parses protobuf text. INVALID_ARGUMENT: "FILE:LINE:COLUMN: ..." naming an unknown field.
 absl::StatusOr<v1::Config> ParseConfigText(const std::string& text, const std::string& file_name);
 
-// Applies defaults (environment, uid, machine) and checks every bound; the error names field, value and
-// bound.
+// Applies defaults (environment, uid, machine) and checks every bound; the error names field, value
+// and bound.
 absl::StatusOr<Config> ResolveConfig(const v1::Config& proto);
 
 // Every field, with the values in force (`qrd --print-config`).

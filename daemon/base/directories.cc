@@ -30,8 +30,8 @@ absl::StatusOr<bool> MakeDirectory(const std::string& field, const std::string& 
   std::error_code error;
   std::filesystem::create_directories(parent, error);
   if (error) {
-    return absl::PermissionDeniedError(absl::StrCat("cannot create ", field, " ", path, ": ", parent,
-                                                    ": ", error.message(), "; ", hint));
+    return absl::PermissionDeniedError(absl::StrCat("cannot create ", field, " ", path, ": ",
+                                                    parent, ": ", error.message(), "; ", hint));
   }
   if (mkdir(path.c_str(), kDirectoryMode) == 0) return true;
   const int mkdir_error = errno;
@@ -50,7 +50,8 @@ absl::Status PrepareRuntimeDirectory(const std::string& path, std::optional<gid_
                             "choose another with --runtime-directory, or create it");
   if (!made.ok()) return made.status();
   struct stat status;
-  if (stat(path.c_str(), &status) != 0) return ErrnoError(errno, absl::StrCat("cannot stat ", path));
+  if (stat(path.c_str(), &status) != 0)
+    return ErrnoError(errno, absl::StrCat("cannot stat ", path));
   if ((status.st_mode & S_IWOTH) != 0) {
     return absl::FailedPreconditionError(
         absl::StrCat("runtime_directory ", path,
@@ -59,8 +60,9 @@ absl::Status PrepareRuntimeDirectory(const std::string& path, std::optional<gid_
   }
   if (status.st_uid != geteuid()) return absl::OkStatus();  // its owner decides
   if (group.has_value() && status.st_gid != *group && chown(path.c_str(), -1, *group) != 0) {
-    return ErrnoError(errno, absl::StrCat("cannot give runtime_directory ", path, " to group ", *group,
-                                          " (attach_group; the daemon's user must be a member)"));
+    return ErrnoError(errno,
+                      absl::StrCat("cannot give runtime_directory ", path, " to group ", *group,
+                                   " (attach_group; the daemon's user must be a member)"));
   }
   // After chown; mkdir's mode was cut by the umask.
   if ((*made || group.has_value()) && chmod(path.c_str(), kDirectoryMode) != 0) {
@@ -70,8 +72,8 @@ absl::Status PrepareRuntimeDirectory(const std::string& path, std::optional<gid_
 }
 
 absl::Status PrepareStateDirectory(const std::string& path) {
-  auto made = MakeDirectory("state_directory", path,
-                            "choose another with --state-directory, or create it");
+  auto made =
+      MakeDirectory("state_directory", path, "choose another with --state-directory, or create it");
   if (!made.ok()) return made.status();
   if (access(path.c_str(), W_OK | X_OK) != 0) {
     return ErrnoError(errno, absl::StrCat("cannot write to state_directory ", path,

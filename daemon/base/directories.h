@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The runtime directory (sockets and lock), the state directory, and the lock that keeps a second daemon
-// off them.
-// Thread safety: any thread.
+// The runtime directory (sockets and lock), the state directory, and the lock that keeps a second
+// daemon off them. Thread safety: any thread.
 #pragma once
 
 #include <sys/types.h>
@@ -17,24 +16,24 @@
 
 namespace qrd {
 
-// Makes the directory and its parents if needed, with mode 0750 and the given group. One that exists
-// keeps its mode but is refused if others may write to it, as they could swap the sockets; its group
-// and mode are set if it belongs to the daemon's user.
+// Makes the directory and its parents if needed, with mode 0750 and the given group. One that
+// exists keeps its mode but is refused if others may write to it, as they could swap the sockets;
+// its group and mode are set if it belongs to the daemon's user.
 absl::Status PrepareRuntimeDirectory(const std::string& path, std::optional<gid_t> group);
 // The same with mode 0750 and the daemon's group. Checks that files can be made in it.
 absl::Status PrepareStateDirectory(const std::string& path);
 
-// Binds and listens on a unix socket of the runtime directory: mode 0660, the given group, nobody can
-// connect before both are set. The caller holds the LockFile, so a socket that is there already is
-// stale and is replaced; FAILED_PRECONDITION for anything else of that name. Non-blocking.
+// Binds and listens on a unix socket of the runtime directory: mode 0660, the given group, nobody
+// can connect before both are set. The caller holds the LockFile, so a socket that is there already
+// is stale and is replaced; FAILED_PRECONDITION for anything else of that name. Non-blocking.
 absl::StatusOr<UniqueFd> ListenUnix(const std::string& path, int type, std::optional<gid_t> group);
 
-// Held as long as the daemon runs. Released by the kernel when the process dies, however it dies; the
-// file stays, since removing it would let two daemons lock two different files of one name.
+// Held as long as the daemon runs. Released by the kernel when the process dies, however it dies;
+// the file stays, since removing it would let two daemons lock two different files of one name.
 class LockFile {
  public:
-  // FAILED_PRECONDITION at once if another process holds it, naming its pid. Call before touching any
-  // socket: a second server would silently take over the path of the first.
+  // FAILED_PRECONDITION at once if another process holds it, naming its pid. Call before touching
+  // any socket: a second server would silently take over the path of the first.
   static absl::StatusOr<std::unique_ptr<LockFile>> Acquire(const std::string& directory);
 
  private:

@@ -16,7 +16,8 @@ namespace qrd {
 namespace {
 
 absl::Status WriteAndSync(const std::string& path, const std::string& contents) {
-  const UniqueFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0640));
+  const UniqueFd fd(
+      open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0640));
   if (fd.get() < 0) return ErrnoError(errno, absl::StrCat("cannot create ", path));
   size_t done = 0;
   while (done < contents.size()) {
@@ -34,19 +35,24 @@ absl::Status WriteAndSync(const std::string& path, const std::string& contents) 
 absl::Status ErrnoError(int error, const std::string& what) {
   const std::string text = absl::StrCat(what, ": ", strerror(error));
   switch (error) {
-    case ENOENT: return absl::NotFoundError(text);
+    case ENOENT:
+      return absl::NotFoundError(text);
     case EACCES:
     case EPERM:
-    case EROFS: return absl::PermissionDeniedError(text);
+    case EROFS:
+      return absl::PermissionDeniedError(text);
     case ENOSPC:
     case EDQUOT:
     case EFBIG:
     case EMFILE:
     case ENFILE:
-    case ENOMEM: return absl::ResourceExhaustedError(text);
+    case ENOMEM:
+      return absl::ResourceExhaustedError(text);
     case EEXIST:
-    case EADDRINUSE: return absl::AlreadyExistsError(text);
-    default: return absl::InternalError(text);
+    case EADDRINUSE:
+      return absl::AlreadyExistsError(text);
+    default:
+      return absl::InternalError(text);
   }
 }
 
@@ -68,8 +74,7 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, uint64_t bytes_max
     if (n == 0) return contents;
     contents.append(buffer, static_cast<size_t>(n));
     if (contents.size() > bytes_max) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, " has more than ", bytes_max, " bytes"));
+      return absl::InvalidArgumentError(absl::StrCat(path, " has more than ", bytes_max, " bytes"));
     }
   }
 }
@@ -89,7 +94,8 @@ absl::Status ReplaceFile(const std::string& path, const std::string& contents) {
   const std::string directory = slash == std::string::npos ? "." : path.substr(0, slash + 1);
   const UniqueFd fd(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (fd.get() < 0 || fsync(fd.get()) != 0) {
-    // The new file is in place for everyone who looks; only a power cut could bring the old one back.
+    // The new file is in place for everyone who looks; only a power cut could bring the old one
+    // back.
     spdlog::warn("cannot fsync {}: {}", directory, strerror(errno));
   }
   return absl::OkStatus();

@@ -11,12 +11,12 @@
 
 namespace qrd {
 
-// NOT_FOUND if there is no such file; INVALID_ARGUMENT if it has more than bytes_max bytes or is not a
-// regular file; else an error that names path and errno.
+// NOT_FOUND if there is no such file; INVALID_ARGUMENT if it has more than bytes_max bytes or is
+// not a regular file; else an error that names path and errno.
 absl::StatusOr<std::string> ReadFile(const std::string& path, uint64_t bytes_max);
 
-// Writes path + ".tmp" (mode 0640), fsyncs, renames it over `path`, fsyncs the directory. On an error the
-// old file is as it was (RESOURCE_EXHAUSTED if the disk is full). Blocks on the disk.
+// Writes path + ".tmp" (mode 0640), fsyncs, renames it over `path`, fsyncs the directory. On an
+// error the old file is as it was (RESOURCE_EXHAUSTED if the disk is full). Blocks on the disk.
 absl::Status ReplaceFile(const std::string& path, const std::string& contents);
 
 // An error with errno's text: "what: No such file or directory". The code follows from errno.

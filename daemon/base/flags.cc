@@ -26,13 +26,16 @@ struct FieldHelp {
 
 // In the order of the help text. tests/daemon/base/flags_test.cc checks that no field is missing.
 constexpr FieldHelp kFields[] = {
-    {"runtime_directory", "DIR", "sockets and lock file ($RUNTIME_DIRECTORY, /run/qrd or "
-                                 "$XDG_RUNTIME_DIR/qrd)"},
-    {"state_directory", "DIR", "policy and communicators ($STATE_DIRECTORY, /var/lib/qrd or "
-                               "~/.local/state/qrd)"},
+    {"runtime_directory", "DIR",
+     "sockets and lock file ($RUNTIME_DIRECTORY, /run/qrd or "
+     "$XDG_RUNTIME_DIR/qrd)"},
+    {"state_directory", "DIR",
+     "policy and communicators ($STATE_DIRECTORY, /var/lib/qrd or "
+     "~/.local/state/qrd)"},
     {"attach_group", "GROUP", "group that may connect (the daemon's)"},
     {"admin_group", "GROUP", "group that may change policy and communicators (none)"},
-    {"metrics_address", "HOST:PORT", "/metrics, /livez, /readyz; \"\" turns them off (127.0.0.1:9478)"},
+    {"metrics_address", "HOST:PORT",
+     "/metrics, /livez, /readyz; \"\" turns them off (127.0.0.1:9478)"},
     {"log_level", "LEVEL", "trace, debug, info, warning or error (info)"},
     {"create_on_attach", "BOOL", "an attach may create a communicator (true)"},
     {"communicators_max", "N", "1 to 4096 (256)"},
@@ -82,16 +85,17 @@ absl::Status UnknownFlag(const std::string& flag) {
   for (const FieldHelp& help : kFields) known.push_back(FlagName(help.field));
   const std::string shown = Quoted(flag, 64);
   const std::string cut = flag.substr(0, 64);
-  const auto nearest = std::min_element(known.begin(), known.end(), [&](const auto& a, const auto& b) {
-    return EditDistance(cut, a) < EditDistance(cut, b);
-  });
+  const auto nearest = std::min_element(
+      known.begin(), known.end(),
+      [&](const auto& a, const auto& b) { return EditDistance(cut, a) < EditDistance(cut, b); });
   const std::string hint =
       EditDistance(cut, *nearest) <= 3 ? absl::StrCat("; did you mean ", *nearest, "?") : "";
   return absl::InvalidArgumentError(
       absl::StrCat("unknown flag ", shown, hint, " (qrd --help lists all)"));
 }
 
-absl::Status WantsError(const std::string& flag, const std::string& value, const std::string& wants) {
+absl::Status WantsError(const std::string& flag, const std::string& value,
+                        const std::string& wants) {
   return absl::InvalidArgumentError(absl::StrCat(flag, " is ", Quoted(value), "; want ", wants));
 }
 
@@ -113,8 +117,9 @@ absl::Status SetField(const std::string& flag, const std::string& value,
     case pb::FieldDescriptor::CPPTYPE_UINT32: {
       uint32_t number = 0;
       if (!IsNumber(value) || !absl::SimpleAtoi(value, &number)) {
-        return WantsError(flag, value, absl::StrCat("a whole number of 0 to ",
-                                                    std::numeric_limits<uint32_t>::max()));
+        return WantsError(
+            flag, value,
+            absl::StrCat("a whole number of 0 to ", std::numeric_limits<uint32_t>::max()));
       }
       reflection.SetUInt32(config, &field, number);
       return absl::OkStatus();
@@ -122,13 +127,15 @@ absl::Status SetField(const std::string& flag, const std::string& value,
     case pb::FieldDescriptor::CPPTYPE_UINT64: {
       uint64_t number = 0;
       if (!IsNumber(value) || !absl::SimpleAtoi(value, &number)) {
-        return WantsError(flag, value, absl::StrCat("a whole number of 0 to ",
-                                                    std::numeric_limits<uint64_t>::max()));
+        return WantsError(
+            flag, value,
+            absl::StrCat("a whole number of 0 to ", std::numeric_limits<uint64_t>::max()));
       }
       reflection.SetUInt64(config, &field, number);
       return absl::OkStatus();
     }
-    default: return absl::InternalError(absl::StrCat(flag, " has no parser"));
+    default:
+      return absl::InternalError(absl::StrCat(flag, " has no parser"));
   }
 }
 
@@ -183,11 +190,14 @@ std::string HelpText() {
       "\n"
       "Usage: qrd [--config FILE] [FLAG...]\n"
       "\n"
-      "Runs in the foreground and logs to stderr. Processes attach at RUNTIME_DIRECTORY/attach.sock,\n"
-      "qrctl talks to RUNTIME_DIRECTORY/control.sock. SIGTERM or SIGINT drains: no new work, operations\n"
+      "Runs in the foreground and logs to stderr. Processes attach at "
+      "RUNTIME_DIRECTORY/attach.sock,\n"
+      "qrctl talks to RUNTIME_DIRECTORY/control.sock. SIGTERM or SIGINT drains: no new work, "
+      "operations\n"
       "in flight finish, exit status 0; a second one does not wait for them.\n"
       "\n"
-      "  --config FILE           protobuf text; every field is optional (see deploy/qrd.textproto)\n"
+      "  --config FILE           protobuf text; every field is optional (see "
+      "deploy/qrd.textproto)\n"
       "  --check-config          check file and flags, then exit\n"
       "  --print-config          print the configuration that would be in force, then exit\n"
       "  --version               print the version, then exit\n"
@@ -199,9 +209,10 @@ std::string HelpText() {
     const std::string left = absl::StrCat("  ", FlagName(help.field), " ", help.value);
     absl::StrAppend(&text, absl::StrFormat("%-38s %s\n", left, help.text));
   }
-  absl::StrAppend(&text,
-                  "\nExit status: 0 after a drain or a successful check; 1 if the daemon cannot start or\n"
-                  "fails; 2 for a wrong command line or configuration.\n");
+  absl::StrAppend(
+      &text,
+      "\nExit status: 0 after a drain or a successful check; 1 if the daemon cannot start or\n"
+      "fails; 2 for a wrong command line or configuration.\n");
   return text;
 }
 

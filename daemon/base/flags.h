@@ -19,7 +19,8 @@ struct CommandLine {
   v1::Config overrides;     // only what flags set
 };
 
-// `arguments` without the program's name. INVALID_ARGUMENT names the flag, its value and what it wants.
+// `arguments` without the program's name. INVALID_ARGUMENT names the flag, its value and what it
+// wants.
 absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments);
 
 std::string HelpText();

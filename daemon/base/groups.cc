@@ -23,7 +23,8 @@ absl::StatusOr<gid_t> FindGroup(const std::string& name) {
   struct group* found = nullptr;
   std::vector<char> buffer(1024);
   int error = 0;
-  while ((error = getgrnam_r(name.c_str(), &entry, buffer.data(), buffer.size(), &found)) == ERANGE &&
+  while ((error = getgrnam_r(name.c_str(), &entry, buffer.data(), buffer.size(), &found)) ==
+             ERANGE &&
          buffer.size() < (1u << 20)) {
     buffer.resize(buffer.size() * 4);
   }

@@ -17,17 +17,18 @@ std::string HostPort::ToString() const {
 }
 
 absl::StatusOr<HostPort> ParseHostPort(const std::string& text) {
-  const absl::Status bad = absl::InvalidArgumentError(
-      absl::StrCat("is ", Quoted(text),
-                   "; want ADDRESS:PORT with a numeric address or localhost and a port of 0 to 65535, "
-                   "for example 127.0.0.1:9478 or [::1]:9478"));
+  const absl::Status bad = absl::InvalidArgumentError(absl::StrCat(
+      "is ", Quoted(text),
+      "; want ADDRESS:PORT with a numeric address or localhost and a port of 0 to 65535, "
+      "for example 127.0.0.1:9478 or [::1]:9478"));
   const size_t colon = text.rfind(':');
   if (colon == std::string::npos) return bad;
   HostPort out;
   out.host = text.substr(0, colon);
   const std::string port = text.substr(colon + 1);
   uint32_t number = 0;
-  if (port.empty() || port.size() > 5 || !std::all_of(port.begin(), port.end(), absl::ascii_isdigit) ||
+  if (port.empty() || port.size() > 5 ||
+      !std::all_of(port.begin(), port.end(), absl::ascii_isdigit) ||
       !absl::SimpleAtoi(port, &number) || number > 65535) {
     return bad;
   }

@@ -24,11 +24,20 @@ class PriorityFlag : public spdlog::custom_flag_formatter {
     const char* prefix = "<6>";
     switch (message.level) {
       case spdlog::level::trace:
-      case spdlog::level::debug: prefix = "<7>"; break;
-      case spdlog::level::warn: prefix = "<4>"; break;
-      case spdlog::level::err: prefix = "<3>"; break;
-      case spdlog::level::critical: prefix = "<2>"; break;
-      default: break;
+      case spdlog::level::debug:
+        prefix = "<7>";
+        break;
+      case spdlog::level::warn:
+        prefix = "<4>";
+        break;
+      case spdlog::level::err:
+        prefix = "<3>";
+        break;
+      case spdlog::level::critical:
+        prefix = "<2>";
+        break;
+      default:
+        break;
     }
     out.append(prefix, prefix + 3);
   }
@@ -47,8 +56,8 @@ bool StderrIsJournal() {
 }
 
 void InitLogging(const std::string& level) {
-  auto logger = std::make_shared<spdlog::logger>("qrd",
-                                                 std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  auto logger =
+      std::make_shared<spdlog::logger>("qrd", std::make_shared<spdlog::sinks::stderr_sink_mt>());
   if (StderrIsJournal()) {
     auto formatter = std::make_unique<spdlog::pattern_formatter>();
     formatter->add_flag<PriorityFlag>('P').set_pattern("%P%v");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where log lines go: always stderr. Under systemd (stderr is the journal) each line begins with its
-// syslog priority "<6>" and has no time of its own. Everybody logs with spdlog::info() and so on;
-// untrusted text goes through Quoted() of names.h.
-// Thread safety: InitLogging() before threads start; logging from any thread.
+// Where log lines go: always stderr. Under systemd (stderr is the journal) each line begins with
+// its syslog priority "<6>" and has no time of its own. Everybody logs with spdlog::info() and so
+// on; untrusted text goes through Quoted() of names.h. Thread safety: InitLogging() before threads
+// start; logging from any thread.
 #pragma once
 
 #include <string>

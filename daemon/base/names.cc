@@ -40,7 +40,8 @@ std::string RuleNameError(std::string_view name) { return CharactersError(name);
 
 std::string Quoted(std::string_view text, size_t bytes_max) {
   const bool cut = text.size() > bytes_max;
-  return absl::StrCat("\"", absl::CHexEscape(std::string(text.substr(0, bytes_max))), cut ? "...\"" : "\"");
+  return absl::StrCat("\"", absl::CHexEscape(std::string(text.substr(0, bytes_max))),
+                      cut ? "...\"" : "\"");
 }
 
 }  // namespace qrd

@@ -11,7 +11,9 @@
 
 namespace qrd {
 
-inline v1::Codec ToProto(Codec codec) { return static_cast<v1::Codec>(static_cast<int>(codec) + 1); }
+inline v1::Codec ToProto(Codec codec) {
+  return static_cast<v1::Codec>(static_cast<int>(codec) + 1);
+}
 inline v1::Algorithm ToProto(Algorithm algorithm) {
   return static_cast<v1::Algorithm>(static_cast<int>(algorithm));
 }

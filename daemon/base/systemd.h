@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a Type=notify service tells its manager. Without one ($NOTIFY_SOCKET) every function does nothing.
-// Thread safety: any thread.
+// What a Type=notify service tells its manager. Without one ($NOTIFY_SOCKET) every function does
+// nothing. Thread safety: any thread.
 #pragma once
 
 #include <string>

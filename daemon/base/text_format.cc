@@ -94,8 +94,8 @@ class FirstError : public pb::io::ErrorCollector {
 absl::Status ParseText(const std::string& text, const std::string& file_name,
                        pb::Message* message) {
   if (text.size() > kTextFileBytesMax) {
-    return absl::InvalidArgumentError(absl::StrCat(file_name, " is ", text.size(),
-                                                   " bytes long; at most ", kTextFileBytesMax));
+    return absl::InvalidArgumentError(
+        absl::StrCat(file_name, " is ", text.size(), " bytes long; at most ", kTextFileBytesMax));
   }
   FirstError collector(text, file_name, *message->GetDescriptor());
   pb::TextFormat::Parser parser;
@@ -103,9 +103,9 @@ absl::Status ParseText(const std::string& text, const std::string& file_name,
   parser.SetRecursionLimit(32);
   if (parser.ParseFromString(text, message)) return absl::OkStatus();
   message->Clear();
-  return absl::InvalidArgumentError(
-      collector.error().empty() ? absl::StrCat(file_name, ": not valid protobuf text")
-                                : collector.error());
+  return absl::InvalidArgumentError(collector.error().empty()
+                                        ? absl::StrCat(file_name, ": not valid protobuf text")
+                                        : collector.error());
 }
 
 std::string PrintText(const pb::Message& message) {

@@ -100,8 +100,8 @@ absl::Status ControlServer::Build() {
 
 void ControlServer::SetServing(bool serving) {
   server_->GetHealthCheckService()->SetServingStatus(serving);
-  for (const char* name : {"qrd.v1.CommunicatorService", "qrd.v1.PolicyService",
-                           "qrd.v1.NodeService"}) {
+  for (const char* name :
+       {"qrd.v1.CommunicatorService", "qrd.v1.PolicyService", "qrd.v1.NodeService"}) {
     server_->GetHealthCheckService()->SetServingStatus(name, serving);
   }
 }

@@ -31,8 +31,8 @@ class ControlServer {
   static constexpr int kStreamsPerConnectionMax = 64;
 
   // Binds and serves. Health is NOT_SERVING until SetServing(true). The caller holds the LockFile.
-  static absl::StatusOr<std::unique_ptr<ControlServer>> Start(const Config& config, NodeSources node,
-                                                              PolicyStore* policy,
+  static absl::StatusOr<std::unique_ptr<ControlServer>> Start(const Config& config,
+                                                              NodeSources node, PolicyStore* policy,
                                                               CommunicatorRegistry* registry,
                                                               Metrics* metrics);
   ~ControlServer();  // stops

@@ -35,9 +35,8 @@ void AddInstances(const Backend& backend, v1::BackendCapability* out) {
     instance->set_codec(ToProto(codec));
     for (const Dtype dtype : lines.dtypes) {
       instance->add_dtypes(ToProto(dtype));
-      instance->add_wire_ratios(
-          static_cast<double>(EncodedBytes(codec, dtype, kTileElements)) /
-          static_cast<double>(kTileElements * DtypeBytes(dtype)));
+      instance->add_wire_ratios(static_cast<double>(EncodedBytes(codec, dtype, kTileElements)) /
+                                static_cast<double>(kTileElements * DtypeBytes(dtype)));
     }
     for (const Algorithm algorithm : lines.algorithms) {
       instance->add_algorithms(ToProto(algorithm));

@@ -91,9 +91,9 @@ absl::StatusOr<Peer> PeerTable::Authorize(const std::string& peer_text,
   if (!peer.ok() || peer->is_admin) return peer;
   metrics_->RecordPermissionDenied();
   spdlog::warn("uid {} (pid {}) may not {}", peer->uid, peer->pid, action);
-  return absl::PermissionDeniedError(
-      absl::StrCat("uid ", peer->uid, " may not ", action,
-                   ": it needs uid 0, the daemon's uid ", geteuid(), " or membership in admin_group"));
+  return absl::PermissionDeniedError(absl::StrCat("uid ", peer->uid, " may not ", action,
+                                                  ": it needs uid 0, the daemon's uid ", geteuid(),
+                                                  " or membership in admin_group"));
 }
 
 }  // namespace qrd

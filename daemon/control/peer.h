@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who calls: the kernel's word (SO_PEERCRED, SO_PEERGROUPS) for each connection of the control socket.
+// Who calls: the kernel's word (SO_PEERCRED, SO_PEERGROUPS) for each connection of the control
+// socket.
 //
-// gRPC shows no credentials of a unix socket, but the peer() of a connection that it got by descriptor
-// is "fd:N". The table is filled before gRPC sees the descriptor.
+// gRPC shows no credentials of a unix socket, but the peer() of a connection that it got by
+// descriptor is "fd:N". The table is filled before gRPC sees the descriptor.
 //
 // Invariant: the entry of N is right while a call of that connection lives. A call's stream holds a
 // reference on its transport, and gRPC closes the descriptor only with the last of those, so that N
@@ -31,13 +32,14 @@ struct Peer {
   bool is_admin = false;
 };
 
-// Who may call what: uid 0, the daemon's uid, and members of `admin_group` (if there is one) at the time
-// when they connected. INTERNAL if the kernel does not tell.
+// Who may call what: uid 0, the daemon's uid, and members of `admin_group` (if there is one) at the
+// time when they connected. INTERNAL if the kernel does not tell.
 absl::StatusOr<Peer> IdentifyPeer(int fd, std::optional<gid_t> admin_group);
 
 class PeerTable {
  public:
-  // More connections than this are refused; what others than admins may have leaves room for admins.
+  // More connections than this are refused; what others than admins may have leaves room for
+  // admins.
   static constexpr size_t kConnectionsMax = 256;
   static constexpr size_t kStrangerConnectionsMax = 224;
 
@@ -47,8 +49,8 @@ class PeerTable {
   absl::Status Add(int fd, const Peer& peer);
   // INTERNAL if peer_text is not that of a connection in the table.
   absl::StatusOr<Peer> Find(const std::string& peer_text) const;
-  // The caller if it is an admin, else PERMISSION_DENIED (counted and logged). `action` for the text:
-  // "set the policy".
+  // The caller if it is an admin, else PERMISSION_DENIED (counted and logged). `action` for the
+  // text: "set the policy".
   absl::StatusOr<Peer> Authorize(const std::string& peer_text, const std::string& action) const;
 
  private:

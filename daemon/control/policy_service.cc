@@ -32,17 +32,16 @@ absl::Status PolicyService::Set(const std::string& peer, const v1::SetPolicyRequ
   }
   // Below the request itself the store looks, and names the rule.
   if (!request.GetReflection()->GetUnknownFields(request).empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("this version does not know ",
-                                                   UnknownFieldIn(request),
-                                                   " (was it set by a newer qrctl?)"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "this version does not know ", UnknownFieldIn(request), " (was it set by a newer qrctl?)"));
   }
   const absl::StatusOr<uint64_t> generation = store_->Set(
       request.policy(), request.expected_generation(), request.validate_only(), caller->uid);
   if (!request.validate_only()) {
     metrics_->RecordPolicySet(generation.ok());
     if (generation.ok()) {
-      spdlog::info("policy generation {} set by uid {} (pid {}), {} rules", *generation, caller->uid,
-                   caller->pid, request.policy().rules_size());
+      spdlog::info("policy generation {} set by uid {} (pid {}), {} rules", *generation,
+                   caller->uid, caller->pid, request.policy().rules_size());
     } else {
       spdlog::warn("policy of uid {} (pid {}) refused: {}", caller->uid, caller->pid,
                    std::string(generation.status().message()));

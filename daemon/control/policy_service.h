@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // gRPC face of the policy store: authorise, call, convert.
-// Thread safety: as gRPC calls it, from any of its threads. SetPolicy blocks its thread on the disk.
+// Thread safety: as gRPC calls it, from any of its threads. SetPolicy blocks its thread on the
+// disk.
 #pragma once
 
 #include "daemon/control/peer.h"

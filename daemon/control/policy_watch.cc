@@ -8,8 +8,8 @@
 
 namespace qrd {
 
-// Lives until OnDone(). Start* and Finish are called under mu_ and only before finished_, so never on a
-// stream that is done; gRPC runs no reaction inside of them.
+// Lives until OnDone(). Start* and Finish are called under mu_ and only before finished_, so never
+// on a stream that is done; gRPC runs no reaction inside of them.
 class PolicyWatchHub::Stream : public grpc::ServerWriteReactor<v1::WatchPolicyResponse> {
  public:
   explicit Stream(PolicyWatchHub* hub) : hub_(hub) {}

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The open WatchPolicy streams. No thread a stream: gRPC's callback API.
 //
-// Each stream has at most one message under way; when that is written, the policy then in force goes
-// out, if it is another one. So a slow reader costs one message and misses intermediate generations.
+// Each stream has at most one message under way; when that is written, the policy then in force
+// goes out, if it is another one. So a slow reader costs one message and misses intermediate
+// generations.
 //
 // Thread safety: all functions from any thread.
 // Ownership: a stream lives until gRPC says that it is done; the hub must outlive the gRPC server.

@@ -41,10 +41,10 @@ Plan CompiledPolicy::Evaluate(const PlanFacts& facts, const Backend& backend) co
   plan.codec = codec.has_value()
                    ? *codec
                    : backend.AutoCodec(facts.dtype, facts.payload_bytes, facts.world_size);
-  plan.algorithm = algorithm.has_value()
-                       ? *algorithm
-                       : backend.AutoAlgorithm(plan.codec, facts.dtype, facts.payload_bytes,
-                                               facts.world_size);
+  plan.algorithm =
+      algorithm.has_value()
+          ? *algorithm
+          : backend.AutoAlgorithm(plan.codec, facts.dtype, facts.payload_bytes, facts.world_size);
   return plan;
 }
 

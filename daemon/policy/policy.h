@@ -39,24 +39,25 @@ struct Plan {
 
 // A rule whose defaults are filled in and whose bounds are checked.
 struct CompiledRule {
-  std::string communicator, group;  // empty: any
-  uint32_t dtype_mask = 0;          // bit = numeric Dtype
+  std::string communicator, group;                         // empty: any
+  uint32_t dtype_mask = 0;                                 // bit = numeric Dtype
   uint64_t payload_bytes_min = 0, payload_bytes_last = 0;  // both inclusive
   uint32_t world_size_min = 0, world_size_max = 0;         // both inclusive
-  std::optional<Codec> codec;          // nullopt: auto
-  std::optional<Algorithm> algorithm;  // nullopt: auto
+  std::optional<Codec> codec;                              // nullopt: auto
+  std::optional<Algorithm> algorithm;                      // nullopt: auto
 
   bool Matches(const PlanFacts& facts) const;
 };
 
 class CompiledPolicy {
  public:
-  // Checks the rules (INVALID_ARGUMENT naming rule, field, value and bound; UNIMPLEMENTED for a codec or
-  // algorithm that `backend` lacks, with the list of what exists) and prepares them. Refuses min >= max,
-  // duplicate names, fields of a newer version, and a rule that can never decide because earlier ones,
-  // alone or together, match all that it matches (naming them).
-  static absl::StatusOr<std::shared_ptr<const CompiledPolicy>> Compile(
-      const v1::Policy& policy, const Backend& backend, uint64_t generation);
+  // Checks the rules (INVALID_ARGUMENT naming rule, field, value and bound; UNIMPLEMENTED for a
+  // codec or algorithm that `backend` lacks, with the list of what exists) and prepares them.
+  // Refuses min >= max, duplicate names, fields of a newer version, and a rule that can never
+  // decide because earlier ones, alone or together, match all that it matches (naming them).
+  static absl::StatusOr<std::shared_ptr<const CompiledPolicy>> Compile(const v1::Policy& policy,
+                                                                       const Backend& backend,
+                                                                       uint64_t generation);
 
   // Total: every fact has exactly one plan.
   Plan Evaluate(const PlanFacts& facts, const Backend& backend) const;

@@ -23,8 +23,9 @@ std::string FileText(const PolicyStore::Snapshot& snapshot) {
   file.set_generation(snapshot.policy->generation());
   file.mutable_set_time()->set_seconds(absl::ToUnixSeconds(snapshot.set_time));
   if (snapshot.set_by_uid.has_value()) file.set_set_by_uid(*snapshot.set_by_uid);
-  return absl::StrCat("# Written by qrd: the codec policy in force. Change it with `qrctl policy set`.\n",
-                      PrintText(file));
+  return absl::StrCat(
+      "# Written by qrd: the codec policy in force. Change it with `qrctl policy set`.\n",
+      PrintText(file));
 }
 
 absl::StatusOr<PolicyStore::Snapshot> ParseFile(const std::string& text, const std::string& path,
@@ -71,8 +72,9 @@ absl::StatusOr<PolicyStore::Snapshot> Load(const std::string& path, const v1::Po
   if (rename(path.c_str(), aside.c_str()) != 0) {
     return ErrnoError(errno, absl::StrCat("cannot set the bad policy file ", path, " aside"));
   }
-  spdlog::warn("policy: {}; the file is kept as {} and the built-in default (everything auto) is used",
-               std::string(kept.status().message()), aside);
+  spdlog::warn(
+      "policy: {}; the file is kept as {} and the built-in default (everything auto) is used",
+      std::string(kept.status().message()), aside);
   return BuiltIn(v1::Policy(), backend);
 }
 
@@ -116,8 +118,8 @@ absl::StatusOr<uint64_t> PolicyStore::Set(const v1::Policy& policy, uint64_t exp
   Snapshot next{*std::move(compiled), absl::Now(), uid};
   if (absl::Status status = ReplaceFile(path_, FileText(next)); !status.ok()) {
     return absl::Status(status.code(),
-                        absl::StrCat("the policy in force is unchanged (generation ", in_force, "): ",
-                                     std::string(status.message())));
+                        absl::StrCat("the policy in force is unchanged (generation ", in_force,
+                                     "): ", std::string(status.message())));
   }
   {
     MutexLock lock(&mu_);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The policy in force: versioned, replaced atomically, kept on disk (last known good).
 //
-// File: <state_directory>/policy.textproto (a GetPolicyResponse), written to a temporary file, fsynced
-// and renamed by each Set; a file that does not parse or compile at start is kept aside as
+// File: <state_directory>/policy.textproto (a GetPolicyResponse), written to a temporary file,
+// fsynced and renamed by each Set; a file that does not parse or compile at start is kept aside as
 // policy.textproto.bad with a warning and the built-in default (empty policy) is used; the daemon
 // starts. Without a file the initial policy is in force, as generation 1, and is not written.
-// Thread safety: all functions from any thread. current() is called for every operation: it takes no
-// lock that a writer holds during I/O.
+// Thread safety: all functions from any thread. current() is called for every operation: it takes
+// no lock that a writer holds during I/O.
 #pragma once
 
 #include <cstdint>
@@ -42,8 +42,9 @@ class PolicyStore {
   std::shared_ptr<const CompiledPolicy> current() const;
   Snapshot snapshot() const;
 
-  // ABORTED if expected_generation is neither 0 nor the one in force. INTERNAL/RESOURCE_EXHAUSTED if the
-  // file cannot be written (nothing changes then). Returns the generation in force afterwards.
+  // ABORTED if expected_generation is neither 0 nor the one in force. INTERNAL/RESOURCE_EXHAUSTED
+  // if the file cannot be written (nothing changes then). Returns the generation in force
+  // afterwards.
   absl::StatusOr<uint64_t> Set(const v1::Policy& policy, uint64_t expected_generation,
                                bool validate_only, std::optional<uint32_t> uid);
 
@@ -54,7 +55,8 @@ class PolicyStore {
   void RemoveListener(uint64_t id);
 
  private:
-  PolicyStore(std::string path, const Backend& backend) : path_(std::move(path)), backend_(backend) {}
+  PolicyStore(std::string path, const Backend& backend)
+      : path_(std::move(path)), backend_(backend) {}
 
   const std::string path_;
   const Backend& backend_;

@@ -74,7 +74,8 @@ absl::Status ReadRanges(const std::string& rule_text, const v1::Match& match, Co
   out->world_size_max = match.world_size_max() == 0 ? kWorldSizeMax : match.world_size_max();
   if (out->world_size_min > out->world_size_max) {
     return Invalid(rule_text, ": match.world_size_min is ", match.world_size_min(),
-                   " and world_size_max is ", match.world_size_max(), "; min must not be above max");
+                   " and world_size_max is ", match.world_size_max(),
+                   "; min must not be above max");
   }
   return absl::OkStatus();
 }

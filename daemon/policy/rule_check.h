@@ -17,12 +17,12 @@ inline constexpr uint32_t DtypeBit(Dtype dtype) { return 1u << static_cast<uint3
 absl::StatusOr<std::vector<CompiledRule>> CompileRules(const v1::Policy& policy,
                                                        const Backend& backend);
 
-// INVALID_ARGUMENT if earlier rules match all that a later one matches. Exact: decided for each dtype and
-// world size by the union of the earlier rules' payload ranges.
+// INVALID_ARGUMENT if earlier rules match all that a later one matches. Exact: decided for each
+// dtype and world size by the union of the earlier rules' payload ranges.
 absl::Status CheckReachable(const v1::Policy& policy, const std::vector<CompiledRule>& rules);
 
-// INVALID_ARGUMENT or UNIMPLEMENTED if the backend lacks what the rule asks for, for any dtype and world
-// size that the rule matches.
+// INVALID_ARGUMENT or UNIMPLEMENTED if the backend lacks what the rule asks for, for any dtype and
+// world size that the rule matches.
 absl::Status CheckAvailable(const std::string& rule_text, const CompiledRule& rule,
                             const Backend& backend);
 

@@ -19,8 +19,8 @@ bool CoversNames(const CompiledRule& earlier, const CompiledRule& later) {
          (earlier.group.empty() || earlier.group == later.group);
 }
 
-// Adds to `used` the rules of `candidates` (sorted by payload_bytes_min) whose ranges together contain
-// the range of rule `later` for one dtype and world size; false if there is a hole.
+// Adds to `used` the rules of `candidates` (sorted by payload_bytes_min) whose ranges together
+// contain the range of rule `later` for one dtype and world size; false if there is a hole.
 bool Covered(const std::vector<CompiledRule>& rules, const std::vector<int>& candidates,
              const CompiledRule& later, Dtype dtype, uint32_t world_size, std::set<int>* used) {
   uint64_t next = later.payload_bytes_min;  // all below is covered
@@ -58,7 +58,8 @@ std::set<int> CoveringRules(const std::vector<CompiledRule>& rules, int index) {
   return used;
 }
 
-bool HasInstance(const CompiledRule& rule, const Backend& backend, Dtype dtype, uint32_t world_size) {
+bool HasInstance(const CompiledRule& rule, const Backend& backend, Dtype dtype,
+                 uint32_t world_size) {
   for (const KernelInstance& instance : backend.instances()) {
     if ((!rule.codec.has_value() || instance.codec == *rule.codec) &&
         (!rule.algorithm.has_value() || instance.algorithm == *rule.algorithm) &&
@@ -83,9 +84,10 @@ absl::Status CheckReachable(const v1::Policy& policy, const std::vector<Compiled
       texts.resize(4);
       texts.push_back(absl::StrCat(more, " more"));
     }
-    return absl::InvalidArgumentError(absl::StrCat(
-        RuleText(i, policy.rules(i)), " can never decide: all that it matches is matched before by ",
-        absl::StrJoin(texts, ", "), "; move it up or remove it"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(RuleText(i, policy.rules(i)),
+                     " can never decide: all that it matches is matched before by ",
+                     absl::StrJoin(texts, ", "), "; move it up or remove it"));
   }
   return absl::OkStatus();
 }
@@ -94,7 +96,8 @@ absl::Status CheckAvailable(const std::string& rule_text, const CompiledRule& ru
                             const Backend& backend) {
   std::set<std::string> have;
   for (const KernelInstance& instance : backend.instances()) {
-    have.insert(absl::StrCat(std::string(Name(instance.codec)), " ", std::string(Name(instance.algorithm))));
+    have.insert(absl::StrCat(std::string(Name(instance.codec)), " ",
+                             std::string(Name(instance.algorithm))));
   }
   for (const Dtype dtype : kDtypes) {
     if ((rule.dtype_mask & DtypeBit(dtype)) == 0) continue;

@@ -7,7 +7,10 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <chrono>
 #include <cstring>
+#include <future>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -27,9 +30,10 @@ constexpr char kPrometheus[] = "text/plain; version=0.0.4; charset=utf-8";
 int Reply(mg_connection* connection, int code, const char* reason, const char* type,
           const std::string& body) {
   const bool is_head = strcmp(mg_get_request_info(connection)->request_method, "HEAD") == 0;
-  mg_printf(connection,
-            "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n",
-            code, reason, type, body.size());
+  mg_printf(
+      connection,
+      "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n",
+      code, reason, type, body.size());
   if (!is_head) mg_write(connection, body.data(), body.size());
   return code;
 }
@@ -64,8 +68,7 @@ int OnReady(mg_connection* connection, void* data) {
 }
 
 int OnOther(mg_connection* connection, void*) {
-  return Reply(connection, 404, "Not Found", kPlain,
-               "there are /metrics, /livez and /readyz\n");
+  return Reply(connection, 404, "Not Found", kPlain, "there are /metrics, /livez and /readyz\n");
 }
 
 // civetweb would print to stderr, and to a file.
@@ -74,37 +77,48 @@ int OnLogMessage(const mg_connection*, const char* message) {
   return 1;
 }
 
-// civetweb names neither address nor errno, so ask the kernel first. A port that is taken between here
-// and there still fails, with a vaguer text.
-absl::Status CheckFree(const HostPort& address) {
+struct SocketAddress {
   sockaddr_storage storage = {};
   socklen_t bytes = sizeof(sockaddr_in);
-  if (address.is_ipv6) {
-    auto* in6 = reinterpret_cast<sockaddr_in6*>(&storage);
-    in6->sin6_family = AF_INET6;
-    in6->sin6_port = htons(address.port);
-    inet_pton(AF_INET6, address.host.c_str(), &in6->sin6_addr);
-    bytes = sizeof(sockaddr_in6);
-  } else {
-    auto* in4 = reinterpret_cast<sockaddr_in*>(&storage);
-    in4->sin_family = AF_INET;
-    in4->sin_port = htons(address.port);
-    inet_pton(AF_INET, address.host.c_str(), &in4->sin_addr);
+
+  explicit SocketAddress(const HostPort& address) {
+    if (address.is_ipv6) {
+      auto* in6 = reinterpret_cast<sockaddr_in6*>(&storage);
+      in6->sin6_family = AF_INET6;
+      in6->sin6_port = htons(address.port);
+      inet_pton(AF_INET6, address.host.c_str(), &in6->sin6_addr);
+      bytes = sizeof(sockaddr_in6);
+    } else {
+      auto* in4 = reinterpret_cast<sockaddr_in*>(&storage);
+      in4->sin_family = AF_INET;
+      in4->sin_port = htons(address.port);
+      inet_pton(AF_INET, address.host.c_str(), &in4->sin_addr);
+    }
   }
-  const UniqueFd fd(socket(storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+  UniqueFd MakeSocket(int flags) const {
+    return UniqueFd(socket(storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | flags, 0));
+  }
+};
+
+// civetweb names neither address nor errno, so ask the kernel first. A port that is taken between
+// here and there still fails, with a vaguer text.
+absl::Status CheckFree(const HostPort& address) {
+  const SocketAddress socket_address(address);
+  const UniqueFd fd = socket_address.MakeSocket(0);
   const int one = 1;
   if (!fd.valid() || setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) != 0 ||
-      bind(fd.get(), reinterpret_cast<const sockaddr*>(&storage), bytes) != 0) {
+      bind(fd.get(), socket_address.get(), socket_address.bytes) != 0) {
     return ErrnoError(errno, "cannot listen there");
   }
   return absl::OkStatus();
 }
 
 absl::Status StartError(const std::string& address, const absl::Status& why) {
-  return absl::Status(why.code(), absl::StrCat("metrics_address ", address, ": ",
-                                               std::string(why.message()),
-                                               "; choose another with --metrics-address (port 0: any "
-                                               "free one, \"\": no metrics)"));
+  return absl::Status(why.code(),
+                      absl::StrCat("metrics_address ", address, ": ", std::string(why.message()),
+                                   "; choose another with --metrics-address (port 0: any "
+                                   "free one, \"\": no metrics)"));
 }
 
 }  // namespace
@@ -120,8 +134,14 @@ absl::StatusOr<std::unique_ptr<Exposer>> Exposer::Start(const std::string& addre
 
   std::unique_ptr<Exposer> exposer(new Exposer(std::move(sources)));
   const std::string port_text = parsed->ToString();
-  const char* options[] = {"listening_ports",    port_text.c_str(), "num_threads", "4",
-                           "request_timeout_ms", "5000",            "enable_keep_alive", "no",
+  const char* options[] = {"listening_ports",
+                           port_text.c_str(),
+                           "num_threads",
+                           "4",
+                           "request_timeout_ms",
+                           "5000",
+                           "enable_keep_alive",
+                           "no",
                            nullptr};
   mg_callbacks callbacks = {};
   callbacks.log_message = OnLogMessage;
@@ -144,7 +164,23 @@ absl::StatusOr<std::unique_ptr<Exposer>> Exposer::Start(const std::string& addre
 }
 
 Exposer::~Exposer() {
-  if (context_ != nullptr) mg_stop(context_);
+  if (context_ == nullptr) return;
+  // civetweb looks at its stop flag every 2 s, or when somebody connects: so connect.
+  std::promise<void> stopped;
+  std::future<void> is_stopped = stopped.get_future();
+  std::thread stopper([this, &stopped] {
+    mg_stop(context_);
+    stopped.set_value();
+  });
+  if (const absl::StatusOr<HostPort> address = ParseHostPort(address_); address.ok()) {
+    const SocketAddress socket_address(*address);
+    while (is_stopped.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready) {
+      const UniqueFd fd = socket_address.MakeSocket(SOCK_NONBLOCK);
+      // Whether it connects does not matter: the listener saw it, or is gone.
+      (void)connect(fd.get(), socket_address.get(), socket_address.bytes);
+    }
+  }
+  stopper.join();
 }
 
 }  // namespace qrd

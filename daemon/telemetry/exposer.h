@@ -6,7 +6,8 @@
 //
 // No prometheus-cpp Exposer: it serves metrics only. Both stand on the same civetweb.
 // Thread safety: all functions from any thread; the sources are called from its own threads.
-// Ownership: what the sources use must outlive the exposer; the destructor waits for running requests.
+// Ownership: what the sources use must outlive the exposer; the destructor waits for running
+// requests.
 #pragma once
 
 #include <functional>
@@ -28,9 +29,10 @@ class Exposer {
     std::function<std::string()> live_error, ready_error;
   };
 
-  // `address`: see ParseHostPort(); port 0 picks a free one. ALREADY_EXISTS if the port is taken; the
-  // error says which flag to change.
-  static absl::StatusOr<std::unique_ptr<Exposer>> Start(const std::string& address, Sources sources);
+  // `address`: see ParseHostPort(); port 0 picks a free one. ALREADY_EXISTS if the port is taken;
+  // the error says which flag to change.
+  static absl::StatusOr<std::unique_ptr<Exposer>> Start(const std::string& address,
+                                                        Sources sources);
   ~Exposer();
 
   // With the port that it got.

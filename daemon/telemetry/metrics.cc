@@ -21,10 +21,21 @@ using prometheus::Histogram;
 using prometheus::Registry;
 
 // Label values of shm::Status, in its order. kInProgress is no result.
-constexpr std::array<const char*, 15> kResults = {
-    "ok",         "invalid_argument", "failed_precondition", "resource_exhausted", "unavailable",
-    "timeout",    "mismatch",         "peer_lost",           "daemon_lost",        "aborted",
-    "permission_denied", "not_found", "already_exists",      "unimplemented",      "internal"};
+constexpr std::array<const char*, 15> kResults = {"ok",
+                                                  "invalid_argument",
+                                                  "failed_precondition",
+                                                  "resource_exhausted",
+                                                  "unavailable",
+                                                  "timeout",
+                                                  "mismatch",
+                                                  "peer_lost",
+                                                  "daemon_lost",
+                                                  "aborted",
+                                                  "permission_denied",
+                                                  "not_found",
+                                                  "already_exists",
+                                                  "unimplemented",
+                                                  "internal"};
 constexpr size_t kOk = 0, kInternal = 14;
 static_assert(static_cast<size_t>(shm::Status::kInternal) == kInternal);
 
@@ -38,8 +49,8 @@ constexpr char kUnplanned[] = "unplanned";
 // 5 us (a decode-size operation) to 30 s (the default timeout).
 const Histogram::BucketBoundaries& DurationBuckets() {
   static const Histogram::BucketBoundaries buckets = {
-      5e-6,   1e-5,   2.5e-5, 5e-5,   1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2,
-      2.5e-2, 5e-2,   0.1,    0.25,   0.5,  1,      2.5,  5,    10,     30};
+      5e-6,   1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2,
+      2.5e-2, 5e-2, 0.1,    0.25, 0.5,  1,      2.5,  5,    10,     30};
   return buckets;
 }
 
@@ -111,18 +122,21 @@ Metrics::Impl::Impl(GaugeSources gauge_sources) : sources(std::move(gauge_source
       "Operations that ended, by result, codec and algorithm (unplanned: failed before a plan)."));
   auto& payload = CounterFamily(r, "qrd_payload_bytes_total",
                                 "Bytes of one rank's tensor, summed over successful operations.");
-  auto& wire = CounterFamily(r, "qrd_wire_bytes_total",
-                             "Bytes that all ranks of successful operations send over links (the host "
-                             "backend: would send).");
+  auto& wire =
+      CounterFamily(r, "qrd_wire_bytes_total",
+                    "Bytes that all ranks of successful operations send over links (the host "
+                    "backend: would send).");
   for (const Codec codec : kAllCodecs) {
     payload_bytes[CodecIndex(codec)] = &payload.Add({{"codec", std::string(Name(codec))}});
     wire_bytes[CodecIndex(codec)] = &wire.Add({{"codec", std::string(Name(codec))}});
   }
-  auto& duration = prometheus::BuildHistogram()
-                       .Name("qrd_operation_duration_seconds")
-                       .Help("Time of successful operations in each stage: from the first rank's post to "
-                             "the last's, to the first tile, to the last tile.")
-                       .Register(*r);
+  auto& duration =
+      prometheus::BuildHistogram()
+          .Name("qrd_operation_duration_seconds")
+          .Help(
+              "Time of successful operations in each stage: from the first rank's post to "
+              "the last's, to the first tile, to the last tile.")
+          .Register(*r);
   for (size_t i = 0; i < kStages.size(); ++i) {
     durations[i] = &duration.Add({{"stage", kStages[i]}}, DurationBuckets());
   }
@@ -133,20 +147,25 @@ Metrics::Impl::Impl(GaugeSources gauge_sources) : sources(std::move(gauge_source
     session_ends[i] = &ended.Add({{"reason", kReasons[i]}});
   }
   ring_full = &CounterFamily(r, "qrd_ring_full_total",
-                             "Posts that clients refused because all slots were in use.").Add({});
-  nonfinite = &CounterFamily(r, "qrd_nonfinite_elements_total",
-                             "Elements of results that are NaN or Inf.").Add({});
+                             "Posts that clients refused because all slots were in use.")
+                   .Add({});
+  nonfinite =
+      &CounterFamily(r, "qrd_nonfinite_elements_total", "Elements of results that are NaN or Inf.")
+           .Add({});
   invalid_submissions = &CounterFamily(r, "qrd_invalid_submissions_total",
-                                       "Submissions whose descriptor or ring was refused.").Add({});
+                                       "Submissions whose descriptor or ring was refused.")
+                             .Add({});
   permission_denied = &CounterFamily(r, "qrd_permission_denied_total",
-                                     "Calls refused because the caller lacks admin rights.").Add({});
+                                     "Calls refused because the caller lacks admin rights.")
+                           .Add({});
   auto& sets = CounterFamily(r, "qrd_policy_sets_total", "SetPolicy calls, by result.");
   policy_accepted = &sets.Add({{"result", "accepted"}});
   policy_refused = &sets.Add({{"result", "refused"}});
   sessions = &SimpleGauge(r, "qrd_sessions", "Attached sessions.");
   communicators = &SimpleGauge(r, "qrd_communicators", "Communicators.");
   arena_bytes = &SimpleGauge(r, "qrd_arena_bytes", "Bytes of all sessions' arenas.");
-  policy_generation = &SimpleGauge(r, "qrd_policy_generation", "Generation of the policy in force.");
+  policy_generation =
+      &SimpleGauge(r, "qrd_policy_generation", "Generation of the policy in force.");
   prometheus::BuildGauge()
       .Name("qrd_build_info")
       .Help("1; the labels say what was built.")
@@ -183,7 +202,9 @@ void Metrics::RecordOperation(const OperationRecord& record) {
 void Metrics::RecordRingFull(uint64_t count) {
   impl_->ring_full->Increment(static_cast<double>(count));
 }
-void Metrics::RecordAttach(shm::Status result) { impl_->attaches[ResultIndex(result)]->Increment(); }
+void Metrics::RecordAttach(shm::Status result) {
+  impl_->attaches[ResultIndex(result)]->Increment();
+}
 void Metrics::RecordSessionEnd(std::string_view reason) {
   size_t i = 0;
   while (i + 1 < kReasons.size() && reason != kReasons[i]) ++i;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every metric of the daemon: name, unit, labels. Labels are bounded: result, codec, algorithm, stage,
-// reason; never pid, session, communicator or message size. All children exist from the start, so that
-// rate() sees the first event and recording looks nothing up.
-// Thread safety: all functions from any thread; the Record* functions take no lock but a histogram's.
+// Every metric of the daemon: name, unit, labels. Labels are bounded: result, codec, algorithm,
+// stage, reason; never pid, session, communicator or message size. All children exist from the
+// start, so that rate() sees the first event and recording looks nothing up. Thread safety: all
+// functions from any thread; the Record* functions take no lock but a histogram's.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,8 @@ class Metrics {
   void RecordOperation(const OperationRecord& record);
   void RecordRingFull(uint64_t count);
   void RecordAttach(shm::Status result);
-  void RecordSessionEnd(std::string_view reason);  // "closed", "lost", "protocol_error", "drained", "deleted"
+  void RecordSessionEnd(
+      std::string_view reason);  // "closed", "lost", "protocol_error", "drained", "deleted"
   void RecordInvalidSubmission();
   void RecordPermissionDenied();
   void RecordPolicySet(bool accepted);
