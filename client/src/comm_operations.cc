@@ -211,14 +211,15 @@ qrd_status Comm::Finish(uint32_t slot, uint64_t sequence, bool lost, qrd_op_stat
   }
   const bool staged = operation.input.mirror != nullptr || operation.output.mirror != nullptr;
   if (stats != nullptr) {
-    const size_t struct_bytes = stats->struct_bytes;
-    *stats = QRD_OP_STATS_INIT;
-    stats->struct_bytes = struct_bytes;
-    stats->status = result.status;
-    stats->sequence = sequence;
-    stats->payload_bytes = operation.payload_bytes;
-    stats->staged = staged ? 1 : 0;
-    if (!lost) CopyStats(completion, stats);
+    qrd_op_stats filled = QRD_OP_STATS_INIT;
+    filled.struct_bytes = stats->struct_bytes;
+    filled.status = result.status;
+    filled.sequence = sequence;
+    filled.payload_bytes = operation.payload_bytes;
+    filled.staged = staged ? 1 : 0;
+    if (!lost) CopyStats(completion, &filled);
+    // A caller built against another version has a smaller or a larger struct.
+    std::memcpy(stats, &filled, std::min(stats->struct_bytes, sizeof(filled)));
   }
   if (result.status == QRD_OK && operation.copy_to != nullptr) {
     const Buffer& target = operation.output.mirror != nullptr ? operation.output : operation.input;

@@ -33,10 +33,11 @@ TEST_F(InitArgumentsTest, EachBadFieldIsNamedAndNothingReachesTheDaemon) {
   const std::string long_name(65, 'a');
   const std::vector<Case> cases = {
       {[](auto* c) { c->struct_bytes = 8; },
-       "INVALID_ARGUMENT: config.struct_bytes: 8, want sizeof(the struct), 56 to 4096 (use the _INIT "
+       "INVALID_ARGUMENT: config.struct_bytes: 8, want sizeof(the struct), 48 to 4096 (use the "
+       "_INIT "
        "macro)"},
       {[](auto* c) { c->struct_bytes = 4097; },
-       "INVALID_ARGUMENT: config.struct_bytes: 4097, want sizeof(the struct), 56 to 4096 (use the "
+       "INVALID_ARGUMENT: config.struct_bytes: 4097, want sizeof(the struct), 48 to 4096 (use the "
        "_INIT macro)"},
       {[](auto* c) { c->communicator = nullptr; },
        "INVALID_ARGUMENT: config.communicator: NULL, want a name"},
@@ -55,7 +56,8 @@ TEST_F(InitArgumentsTest, EachBadFieldIsNamedAndNothingReachesTheDaemon) {
        "INVALID_ARGUMENT: config.communicator: character 1 of \"a/b\" (0x2f) is not allowed, want "
        "[a-z0-9._-], the first one a letter or digit"},
       {[](auto* c) { c->communicator = "a\xff"; },
-       "INVALID_ARGUMENT: config.communicator: character 1 of \"a\xff\" (0xff) is not allowed, want "
+       "INVALID_ARGUMENT: config.communicator: character 1 of \"a\xff\" (0xff) is not allowed, "
+       "want "
        "[a-z0-9._-], the first one a letter or digit"},
       {[](auto* c) { c->group = ""; },
        "INVALID_ARGUMENT: config.group: \"\" has 0 characters, want 1 to 64"},
@@ -63,7 +65,8 @@ TEST_F(InitArgumentsTest, EachBadFieldIsNamedAndNothingReachesTheDaemon) {
        "INVALID_ARGUMENT: config.group: character 1 of \"a b\" (0x20) is not allowed, want "
        "[a-z0-9._-], the first one a letter or digit"},
       {[](auto* c) { c->world_size = 0; }, "INVALID_ARGUMENT: config.world_size: 0, want 1 to 16"},
-      {[](auto* c) { c->world_size = 17; }, "INVALID_ARGUMENT: config.world_size: 17, want 1 to 16"},
+      {[](auto* c) { c->world_size = 17; },
+       "INVALID_ARGUMENT: config.world_size: 17, want 1 to 16"},
       {[](auto* c) { c->world_size = 0xFFFFFFFF; },
        "INVALID_ARGUMENT: config.world_size: 4294967295, want 1 to 16"},
       {[](auto* c) { c->rank = 1; },
@@ -96,9 +99,10 @@ TEST_F(InitArgumentsTest, ALargerStructOfALaterVersionWorksIfTheRestIsUnset) {
   ASSERT_EQ(Outcome(qrd_comm_init(&larger.config, &comm_)), "");
   larger.later_field = 1;
   qrd_comm_t other = nullptr;
-  EXPECT_EQ(Outcome(qrd_comm_init(&larger.config, &other)),
-            "INVALID_ARGUMENT: config: byte 56 is set, but this library (0.1.0) knows 56 bytes of the "
-            "struct");
+  EXPECT_EQ(
+      Outcome(qrd_comm_init(&larger.config, &other)),
+      "INVALID_ARGUMENT: config: byte 48 is set, but this library (0.1.0) knows 48 bytes of the "
+      "struct");
 }
 
 TEST_F(InitArgumentsTest, ARuntimeDirectoryThatIsTooLongForASocketIsNamed) {
@@ -147,18 +151,19 @@ TEST_F(ArgumentsTest, AllReduce) {
             "INVALID_ARGUMENT: op: 3, want QRD_SUM (1) or QRD_AVG (2)");
   EXPECT_EQ(AllReduce(nullptr, memory_, 1), "INVALID_ARGUMENT: input: NULL");
   EXPECT_EQ(AllReduce(memory_, nullptr, 1), "INVALID_ARGUMENT: output: NULL");
-  EXPECT_EQ(AllReduce(memory_, memory_, SIZE_MAX / 4 + 1),
-            "INVALID_ARGUMENT: count: 4611686018427387904 elements of 4 bytes overflow size_t, want "
-            "at most 4611686018427387903");
-  EXPECT_EQ(AllReduce(memory_, memory_, SIZE_MAX / 2 + 1, QRD_BF16),
-            "INVALID_ARGUMENT: count: 9223372036854775808 elements of 2 bytes overflow size_t, want "
-            "at most 9223372036854775807");
+  EXPECT_EQ(
+      AllReduce(memory_, memory_, SIZE_MAX / 4 + 1),
+      "INVALID_ARGUMENT: count: 4611686018427387904 elements of 4 bytes overflow size_t, want "
+      "at most 4611686018427387903");
+  EXPECT_EQ(
+      AllReduce(memory_, memory_, SIZE_MAX / 2 + 1, QRD_BF16),
+      "INVALID_ARGUMENT: count: 9223372036854775808 elements of 2 bytes overflow size_t, want "
+      "at most 9223372036854775807");
   EXPECT_THAT(AllReduce(memory_, memory_, SIZE_MAX / 4),
               StartsWith("INVALID_ARGUMENT: input: 18446744073709551612 bytes from 0x"));
   EXPECT_THAT(AllReduce(bytes + 2, memory_, 4),
               HasSubstr("is not aligned to the element, want a multiple of 4 bytes"));
-  EXPECT_THAT(AllReduce(memory_, bytes + 1, 4, QRD_FP16),
-              HasSubstr("output: 0x"));
+  EXPECT_THAT(AllReduce(memory_, bytes + 1, 4, QRD_FP16), HasSubstr("output: 0x"));
   EXPECT_THAT(AllReduce(memory_, bytes + 1, 4, QRD_FP16), HasSubstr("want a multiple of 2 bytes"));
   EXPECT_THAT(AllReduce(memory_, memory_ + 1, 4),
               HasSubstr("by 12 of 16 bytes, want the same pointer or none in common"));

@@ -81,7 +81,8 @@ TEST_F(AttachTest, ASocketThatADeadDaemonLeftBehind) {
   close(fd);
   qrd_comm_config config = Config();
   config.runtime_directory = directory.path().c_str();
-  EXPECT_THAT(Outcome(qrd_comm_init(&config, &comm_)), HasSubstr("attach.sock: Connection refused"));
+  EXPECT_THAT(Outcome(qrd_comm_init(&config, &comm_)),
+              HasSubstr("attach.sock: Connection refused"));
 }
 
 TEST_F(AttachTest, ASocketOfAnotherKind) {
@@ -111,15 +112,14 @@ TEST_F(AttachTest, ABacklogThatStaysFullEndsWithTheTimeout) {
   std::vector<int> fillers;
   for (int connected = 0; connected == 0;) {
     fillers.push_back(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    connected =
-        connect(fillers.back(), reinterpret_cast<sockaddr*>(&address), sizeof(address));
+    connected = connect(fillers.back(), reinterpret_cast<sockaddr*>(&address), sizeof(address));
   }
   qrd_comm_config config = Config();
   config.runtime_directory = directory.path().c_str();
   config.timeout_ms = 50;
-  EXPECT_EQ(Outcome(qrd_comm_init(&config, &comm_)),
-            "TIMEOUT: the daemon at " + (directory / "attach.sock") +
-                " accepted no connection in time");
+  EXPECT_EQ(
+      Outcome(qrd_comm_init(&config, &comm_)),
+      "TIMEOUT: the daemon at " + (directory / "attach.sock") + " accepted no connection in time");
   for (int filler : fillers) close(filler);
   close(fd);
 }
@@ -227,7 +227,8 @@ TEST_F(AttachTest, UnsealedSegments) {
 TEST_F(AttachTest, FailedAndFinishedSessionsLeaveNothingBehind) {
   const auto entries = [](const char* path) {
     size_t count = 0;
-    for (const auto& entry : std::filesystem::directory_iterator(path)) count += !entry.path().empty();
+    for (const auto& entry : std::filesystem::directory_iterator(path))
+      count += !entry.path().empty();
     return count;
   };
   const auto mappings = [] {
@@ -238,8 +239,8 @@ TEST_F(AttachTest, FailedAndFinishedSessionsLeaveNothingBehind) {
   };
   Attach();
   ASSERT_EQ(qrd_comm_finalize(std::exchange(comm_, nullptr)), QRD_OK);
-  // The server holds the last session's segment and closes connections on its own time: a new attach
-  // is the point at which it has done so.
+  // The server holds the last session's segment and closes connections on its own time: a new
+  // attach is the point at which it has done so.
   Attach();
   const size_t fds = entries("/proc/self/fd");
   const size_t maps = mappings();
@@ -256,7 +257,8 @@ TEST_F(AttachTest, DescriptorsAreCloseOnExec) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     std::error_code ignored;
     const std::string target = std::filesystem::read_symlink(entry.path(), ignored).string();
-    if (target.find("socket:") == std::string::npos && target.find("eventfd") == std::string::npos) {
+    if (target.find("socket:") == std::string::npos &&
+        target.find("eventfd") == std::string::npos) {
       continue;
     }
     const int fd = std::stoi(entry.path().filename().string());

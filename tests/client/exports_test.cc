@@ -27,18 +27,16 @@ std::vector<std::string> LinesOf(const std::string& command) {
 
 TEST(ExportsTest, OnlyTheFunctionsOfTheHeaderAreExported) {
   std::vector<std::string> names;
-  for (const std::string& line :
-       LinesOf("nm -D --defined-only --format=posix '" QRD_LIBRARY "'")) {
+  for (const std::string& line : LinesOf("nm -D --defined-only --format=posix '" QRD_LIBRARY "'")) {
     names.push_back(line.substr(0, line.find(' ')));
   }
-  EXPECT_THAT(names, ::testing::UnorderedElementsAre(
-                         ::testing::StartsWith("QRD_0"), "qrd_version@@QRD_0",
-                         "qrd_status_string@@QRD_0", "qrd_last_error@@QRD_0",
-                         "qrd_comm_init@@QRD_0", "qrd_comm_finalize@@QRD_0",
-                         "qrd_comm_abort@@QRD_0", "qrd_comm_rank@@QRD_0", "qrd_mem_alloc@@QRD_0",
-                         "qrd_mem_free@@QRD_0", "qrd_mem_register@@QRD_0",
-                         "qrd_mem_deregister@@QRD_0", "qrd_all_reduce@@QRD_0", "qrd_wait@@QRD_0",
-                         "qrd_test@@QRD_0"));
+  EXPECT_THAT(names,
+              ::testing::UnorderedElementsAre(
+                  ::testing::StartsWith("QRD_0"), "qrd_version@@QRD_0", "qrd_status_string@@QRD_0",
+                  "qrd_last_error@@QRD_0", "qrd_comm_init@@QRD_0", "qrd_comm_finalize@@QRD_0",
+                  "qrd_comm_abort@@QRD_0", "qrd_comm_rank@@QRD_0", "qrd_mem_alloc@@QRD_0",
+                  "qrd_mem_free@@QRD_0", "qrd_mem_register@@QRD_0", "qrd_mem_deregister@@QRD_0",
+                  "qrd_all_reduce@@QRD_0", "qrd_wait@@QRD_0", "qrd_test@@QRD_0"));
 }
 
 TEST(ExportsTest, DependsOnProtobufLiteAndTheLanguagesOnly) {
@@ -50,7 +48,8 @@ TEST(ExportsTest, DependsOnProtobufLiteAndTheLanguagesOnly) {
     }
   }
   EXPECT_THAT(needed, ::testing::HasSubstr("libprotobuf-lite"));
-  for (const char* other : {"libgrpc", "libprotobuf.so", "absl", "spdlog", "prometheus", "systemd"}) {
+  for (const char* other :
+       {"libgrpc", "libprotobuf.so", "absl", "spdlog", "prometheus", "systemd"}) {
     EXPECT_THAT(needed, ::testing::Not(::testing::HasSubstr(other)));
   }
 }
@@ -63,12 +62,24 @@ TEST(ExportsTest, VersionIsTheHeaders) {
 }
 
 TEST(ExportsTest, EveryStatusHasAName) {
-  const char* const names[] = {
-      "OK",          "INVALID_ARGUMENT", "FAILED_PRECONDITION", "RESOURCE_EXHAUSTED",
-      "UNAVAILABLE", "TIMEOUT",          "MISMATCH",            "PEER_LOST",
-      "DAEMON_LOST", "ABORTED",          "PERMISSION_DENIED",   "NOT_FOUND",
-      "ALREADY_EXISTS", "UNIMPLEMENTED", "INTERNAL",            "IN_PROGRESS"};
-  for (int i = 0; i < 16; ++i) EXPECT_STREQ(qrd_status_string(static_cast<qrd_status>(i)), names[i]);
+  const char* const names[] = {"OK",
+                               "INVALID_ARGUMENT",
+                               "FAILED_PRECONDITION",
+                               "RESOURCE_EXHAUSTED",
+                               "UNAVAILABLE",
+                               "TIMEOUT",
+                               "MISMATCH",
+                               "PEER_LOST",
+                               "DAEMON_LOST",
+                               "ABORTED",
+                               "PERMISSION_DENIED",
+                               "NOT_FOUND",
+                               "ALREADY_EXISTS",
+                               "UNIMPLEMENTED",
+                               "INTERNAL",
+                               "IN_PROGRESS"};
+  for (int i = 0; i < 16; ++i)
+    EXPECT_STREQ(qrd_status_string(static_cast<qrd_status>(i)), names[i]);
   EXPECT_STREQ(qrd_status_string(static_cast<qrd_status>(16)), "UNKNOWN");
 }
 

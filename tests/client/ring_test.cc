@@ -58,7 +58,8 @@ TEST_F(RingTest, RefusesToOverwriteWhatTheConsumerHasNotRead) {
 TEST_F(RingTest, AHeadPastTheTailMeansFull) {
   RingProducer ring = Make();
   consumer_.head.store(5);
-  for (uint32_t i = 0; i < kSlots; ++i) EXPECT_TRUE(ring.Publish(i));  // the head is not looked at yet
+  for (uint32_t i = 0; i < kSlots; ++i)
+    EXPECT_TRUE(ring.Publish(i));  // the head is not looked at yet
   consumer_.head.store(1000);
   EXPECT_FALSE(ring.Publish(1));
 }
@@ -114,8 +115,8 @@ TEST_F(RingTest, NoEntryIsLostOrTornBetweenTwoThreads) {
   for (uint32_t i = 0; i < kCount; ++i) ASSERT_EQ(seen[i], i);
 }
 
-// The engine's side of the protocol: announce the sleep, look once more, sleep. A lost wake-up shows as
-// a poll that times out.
+// The engine's side of the protocol: announce the sleep, look once more, sleep. A lost wake-up
+// shows as a poll that times out.
 TEST_F(RingTest, ASleepingEngineIsAlwaysWoken) {
   RingProducer ring = Make();
   constexpr uint32_t kCount = 20'000;

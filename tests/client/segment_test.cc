@@ -72,7 +72,8 @@ TEST(SessionSegmentTest, RefusesEachWrongField) {
     const char* text;
   };
   const Case cases[] = {
-      {[](auto* h) { h->magic = 1; }, "session segment from the daemon: magic is 1, want 1396986449"},
+      {[](auto* h) { h->magic = 1; },
+       "session segment from the daemon: magic is 1, want 1396986449"},
       {[](auto* h) { h->layout_version = 9; }, "layout_version is 9, want 1"},
       {[](auto* h) { h->segment_bytes += 4096; }, "segment_bytes is"},
       {[](auto* h) { h->rank = 0; }, "rank is 0, want 1"},
@@ -82,9 +83,11 @@ TEST(SessionSegmentTest, RefusesEachWrongField) {
       {[](auto* h) { h->slot_count = 2048; }, "slot_count is 2048, want a power of two, 8 to 1024"},
       {[](auto* h) { h->slot_count = 0; }, "slot_count is 0, want a power of two"},
       {[](auto* h) { h->slot_count = 1024; }, "size in bytes is"},
-      {[](auto* h) { h->ring_offset_bytes = ~uint64_t{0}; }, "ring_offset_bytes is 18446744073709551615"},
+      {[](auto* h) { h->ring_offset_bytes = ~uint64_t{0}; },
+       "ring_offset_bytes is 18446744073709551615"},
       {[](auto* h) { h->descriptor_offset_bytes = 0; }, "descriptor_offset_bytes is 0, want 320"},
-      {[](auto* h) { h->completion_offset_bytes += 64; }, "completion_offset_bytes is 4480, want 4416"},
+      {[](auto* h) { h->completion_offset_bytes += 64; },
+       "completion_offset_bytes is 4480, want 4416"},
   };
   for (const Case& c : cases) {
     const std::string error = MapSession(c.edit);
@@ -108,7 +111,8 @@ TEST(MappingTest, RefusesAFileThatCouldShrinkUnderTheReader) {
   const UniqueFd fd = MakeFile(&byte, 1, 4096, /*sealed=*/false);
   Mapping mapping;
   EXPECT_EQ(mapping.Map(fd.get(), 4096, Access::kReadWrite, "arena"), QRD_INTERNAL);
-  EXPECT_THAT(LastError(), HasSubstr("arena from the daemon: seals are 0x0, want SHRINK, GROW and SEAL"));
+  EXPECT_THAT(LastError(),
+              HasSubstr("arena from the daemon: seals are 0x0, want SHRINK, GROW and SEAL"));
 }
 
 TEST(MappingTest, RefusesWhatIsNotAMemoryFile) {

@@ -23,7 +23,8 @@ bool Always(void*) { return true; }
 
 void Complete(std::atomic<uint32_t>* state) {
   if (state->exchange(kDone) == kWaiting) {
-    syscall(SYS_futex, reinterpret_cast<uint32_t*>(state), FUTEX_WAKE, 1 << 30, nullptr, nullptr, 0);
+    syscall(SYS_futex, reinterpret_cast<uint32_t*>(state), FUTEX_WAKE, 1 << 30, nullptr, nullptr,
+            0);
   }
 }
 
