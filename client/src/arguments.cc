@@ -19,7 +19,7 @@ static_assert(QRD_WORLD_SIZE_MAX == shm::kWorldSizeMax);
 // Sizes of the structs in the first version of the library. Fields are only added behind these.
 constexpr size_t kConfigBytesMin = offsetof(qrd_comm_config, create_if_absent) + sizeof(int);
 constexpr size_t kStatsBytesMin = offsetof(qrd_op_stats, staged) + sizeof(int);
-static_assert(kConfigBytesMin == 48 && kStatsBytesMin == 112);
+static_assert(kConfigBytesMin == 48 && kStatsBytesMin == 104);
 // A struct of a later version may be larger, within reason.
 constexpr size_t kStructBytesMax = 4096;
 
