@@ -74,6 +74,7 @@ void SessionServer::HandleHello(Connection* connection, const v1::Hello& hello) 
   v1::ServerMessage reply;
   reply.mutable_welcome()->set_layout_version(shm::kLayoutVersion);
   reply.mutable_welcome()->set_daemon_version(kVersion);
+  reply.mutable_welcome()->set_attach_timeout_ms(config_.attach_timeout_ms);
   Send(connection, reply);
 }
 
