@@ -5,8 +5,7 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/codec.cc"
-// Vectors of unknown length cannot be held in arrays; Arm uses NEON.
-#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+#include "kernels/simd_targets.h"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 #include <algorithm>

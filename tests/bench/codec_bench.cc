@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/simd_targets.h"
 #include "hwy/targets.h"
 #include "kernels/codec.h"
 #include "kernels/codec_kernels.h"

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "kernels/simd_targets.h"
 #include "hwy/targets.h"
 #include "kernels/codec.h"
 
