@@ -88,7 +88,7 @@ typedef uint64_t qrd_operation;
 /* How to attach. */
 typedef struct qrd_comm_config {
   size_t struct_bytes;
-  /* Communicator name, 1 to 64 characters of [a-z0-9._-]. Required. */
+  /* Communicator name, 1 to 64 characters of [a-z0-9._-], the first a letter or digit. Required. */
   const char* communicator;
   /* The set of processes that this one belongs to; one process a rank. NULL: "default". */
   const char* group;
@@ -133,8 +133,9 @@ QRD_API const char* qrd_status_string(qrd_status status);
 /* Text of this thread's last failure, "" if there was none. Valid until the thread's next qrd call. */
 QRD_API const char* qrd_last_error(void);
 
-/* Attaches and waits until every rank of the group has done so, at most timeout_ms.
- * QRD_TIMEOUT names the missing ranks; QRD_UNAVAILABLE: no daemon answers at the socket. */
+/* Attaches and waits until every rank of the group has done so, at most timeout_ms (and a second for
+ * the daemon's answer). QRD_TIMEOUT names the missing ranks; QRD_UNAVAILABLE: no daemon listens at the
+ * socket (returned at once). After QRD_DAEMON_LOST: finalize, then the same call attaches again. */
 QRD_API qrd_status qrd_comm_init(const qrd_comm_config* config, qrd_comm_t* comm);
 /* Ends the session and frees everything of it, qrd_mem_alloc memory too. Operations in flight are given
  * up (the other ranks get QRD_PEER_LOST), so wait for them first. NULL is allowed. */
@@ -148,7 +149,7 @@ QRD_API qrd_status qrd_comm_rank(qrd_comm_t comm, uint32_t* rank, uint32_t* worl
  * QRD_RESOURCE_EXHAUSTED names the bound. The pointer stays valid until qrd_mem_free or
  * qrd_comm_finalize, also after the daemon died. */
 QRD_API qrd_status qrd_mem_alloc(qrd_comm_t comm, size_t bytes, void** ptr);
-/* QRD_FAILED_PRECONDITION while an operation uses the memory. */
+/* QRD_FAILED_PRECONDITION while an operation uses the memory. Works after the daemon died, too. */
 QRD_API qrd_status qrd_mem_free(qrd_comm_t comm, void* ptr);
 /* Prepares any other memory of the caller for use: reserves its staging copy now, so that operations on
  * [ptr, ptr + bytes) allocate nothing. They still copy. Ranges may not overlap. */
@@ -157,14 +158,16 @@ QRD_API qrd_status qrd_mem_deregister(qrd_comm_t comm, void* ptr);
 
 /* Posts output = sum (or average) of all ranks' inputs, count elements each, and returns at once.
  * input == output is allowed, any other overlap is QRD_INVALID_ARGUMENT. Pointers are aligned to the
- * element; count may be 0. Buffers outside qrd_mem_alloc memory are copied (see qrd_op_stats.staged).
+ * element; count may be 0 (pointers may be NULL then). A buffer lies in one block of qrd_mem_alloc
+ * memory or in none. Buffers outside qrd_mem_alloc memory are copied (see qrd_op_stats.staged).
  * QRD_RESOURCE_EXHAUSTED: too many operations in flight; nothing was posted: wait for one, try again.
  * Every posted operation must be waited for (or tested until done). */
 QRD_API qrd_status qrd_all_reduce(qrd_comm_t comm, const void* input, void* output, size_t count,
                                   qrd_dtype dtype, qrd_reduce_op op, qrd_operation* operation);
 /* Waits for the end and releases the operation; its result is the return value. timeout_ms 0: until the
  * daemon reports (it has a deadline for every operation and its death is noticed). QRD_IN_PROGRESS after
- * timeout_ms: not released, wait again. QRD_NOT_FOUND: no such operation, or released before.
+ * timeout_ms: not released, wait again. QRD_NOT_FOUND: no such operation, or released before (also by
+ * another thread that waited for it at the same time).
  * stats may be NULL; it is written whenever the operation ended, successfully or not. */
 QRD_API qrd_status qrd_wait(qrd_comm_t comm, qrd_operation operation, uint32_t timeout_ms,
                             qrd_op_stats* stats);
