@@ -6,7 +6,8 @@
 #
 #   units    systemd-analyze verify, and a security score of at most 2.0, for every unit
 #   rules    promtool check rules, promtool test rules
-#   scripts  bad arguments, a system that is not Debian-like, a user without rights
+#   scripts  bad arguments, a system that is not Debian-like, a user without rights, what is counted
+#            as passed, and that each repository rule finds its breach
 #
 # Exit status: 0 good, 1 not, 77 the tool that it needs is not installed.
 set -uo pipefail
@@ -77,9 +78,8 @@ check_scripts() {
     expect 2 "unknown argument '--nonsense'" bash "$script" --nonsense
     expect 2 "--build-dir wants a value" bash "$script" --build-dir
   done
-  expect 2 "'0' is not a number from 2 to 16" bash deploy/quickstart.sh --ranks 0
-  expect 2 "'17' is not a number from 2 to 16" bash deploy/quickstart.sh --ranks 17
-  expect 2 "'two' is not a number from 2 to 16" bash deploy/quickstart.sh --ranks two
+  expect 2 "'3' is not 2 or 4" bash deploy/quickstart.sh --ranks 3
+  expect 2 "'two' is not 2 or 4" bash deploy/quickstart.sh --ranks two
   expect 2 "'icc' is not g++ or clang" bash tests/run.sh --compiler icc
   expect 2 "'memory' is not address, undefined" bash tests/run.sh --sanitize memory
   expect 2 "'-1' is not a number from 1 to 1024" bash tests/run.sh --jobs -1
@@ -106,11 +106,47 @@ check_scripts() {
   expect 4 "apt-get install" "${user[@]}" env -i PATH="$scratch/bin" bash "$scratch/packages.sh" build
 }
 
+# The counts of tests/run.sh: a program that is missing has failed, a test that skipped itself has not.
+check_counts() {
+  printf '<testcase name="a" status="%s">\n%s\n<system-out>%s</system-out>\n</testcase>\n' \
+    run '' 'ok' fail '<failure message=""/>' 'no' \
+    notrun '<skipped message="Unable to find executable"/>' 'Unable to find executable: a' \
+    notrun '<skipped message="SKIP_RETURN_CODE=77"/>' 'needs a &lt;GPU&gt;' >"$scratch/results.xml"
+  expect 1 "1 passed, 2 failed, 1 skipped" awk -f tests/junit_summary.awk "$scratch/results.xml"
+  expect 1 "needs a <GPU>" awk -f tests/junit_summary.awk "$scratch/results.xml"
+  expect 1 "0 passed, 0 failed" awk -f tests/junit_summary.awk /dev/null
+}
+
+# A repository that breaks each rule once: each is found.
+check_breaches() {
+  need git
+  local repository=$scratch/repository spdx='// SPDX-License-Identifier: Apache-2.0'
+  mkdir -p "$repository"/{tests/deploy,tests/data,proto/shm,kernels,daemon,client/core,client/tools}
+  cp tests/deploy/repository_rules.sh "$repository/tests/deploy/"
+  git -C "$repository" init -q
+  cd "$repository" || exit 1
+  echo notes >notes.txt
+  echo 'int x;' >daemon/unlicensed.cc
+  { echo "$spdx"; yes '' | head -n 500; } >kernels/long.cc
+  head -c 300000 /dev/zero | tr '\0' x >client/big.txt
+  printf '%s\n// see /ho''me/someone/x\n' "$spdx" >daemon/path.cc
+  printf '%s\nusl''eep(5);\n' "$spdx" >tests/nap_test.cc
+  printf '%s\nusl''eep(5);  // NOLINT(qrd-sleep): the pause is tested\n' "$spdx" >tests/allowed_test.cc
+  printf '%s\n#include "kernels/a.h"\nvoid* p;\n' "$spdx" >proto/shm/layout.h
+  printf '%s\n#include "daemon/a.h"\n' "$spdx" >kernels/up.cc
+  printf '%s\n#include "client/core/a.h"\n#include <cuda_runtime.h>\n' "$spdx" >daemon/across.cc
+  printf '%s\n#include "kernels/a.h"\nvoid f() { throw 1; }\n' "$spdx" >client/core/down.cc
+  printf '%s\n#include "daemon/a.h"\n' "$spdx" >client/tools/tool.cc
+  git add -A
+  expect 1 "14 breaches" bash tests/deploy/repository_rules.sh
+  cd "$top" || exit 1
+}
+
 case ${1:-} in
   units) check_units "${2:-}" ;;
   rules) check_rules ;;
-  scripts) check_scripts ;;
-  *) sed -n '3,12s/^# \{0,1\}//p' "$0"; exit 2 ;;
+  scripts) check_scripts; check_counts; check_breaches ;;
+  *) sed -n '3,13s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac
 ((failures == 0)) || exit 1
 echo "deploy checks: $1: good"
