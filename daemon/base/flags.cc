@@ -26,16 +26,11 @@ struct FieldHelp {
 
 // In the order of the help text. tests/daemon/base/flags_test.cc checks that no field is missing.
 constexpr FieldHelp kFields[] = {
-    {"runtime_directory", "DIR",
-     "sockets and lock file ($RUNTIME_DIRECTORY, /run/qrd or "
-     "$XDG_RUNTIME_DIR/qrd)"},
-    {"state_directory", "DIR",
-     "policy and communicators ($STATE_DIRECTORY, /var/lib/qrd or "
-     "~/.local/state/qrd)"},
+    {"runtime_directory", "DIR", "sockets and lock file ($RUNTIME_DIRECTORY, else /run/qrd)"},
+    {"state_directory", "DIR", "policy, communicators ($STATE_DIRECTORY, else /var/lib/qrd)"},
     {"attach_group", "GROUP", "group that may connect (the daemon's)"},
     {"admin_group", "GROUP", "group that may change policy and communicators (none)"},
-    {"metrics_address", "HOST:PORT",
-     "/metrics, /livez, /readyz; \"\" turns them off (127.0.0.1:9478)"},
+    {"metrics_address", "HOST:PORT", "/metrics, /livez, /readyz; \"\": off (127.0.0.1:9478)"},
     {"log_level", "LEVEL", "trace, debug, info, warning or error (info)"},
     {"create_on_attach", "BOOL", "an attach may create a communicator (true)"},
     {"communicators_max", "N", "1 to 4096 (256)"},
@@ -203,7 +198,9 @@ std::string HelpText() {
       "  --version               print the version, then exit\n"
       "  --help                  print this, then exit\n"
       "\n"
-      "These override the file (defaults in parentheses):\n"
+      "These override the file (defaults in parentheses; for those that depend on the user and "
+      "the\n"
+      "machine see --print-config):\n"
       "\n";
   for (const FieldHelp& help : kFields) {
     const std::string left = absl::StrCat("  ", FlagName(help.field), " ", help.value);
