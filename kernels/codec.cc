@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages out of tiles, conversions of whole arrays, and the choice of the instruction set. The codecs
-// are in codec_block.cc and codec_lp.cc.
+// Messages out of tiles, conversions of whole arrays, and the choice of the instruction set. The
+// codecs are in codec_block.cc and codec_lp.cc.
 #include "kernels/codec.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/codec.cc"
+// simd_targets.h has to come before Highway.
+// clang-format off
 #include "kernels/simd_targets.h"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
+// clang-format on
 
 #include <algorithm>
 #include <array>

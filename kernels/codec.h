@@ -3,7 +3,8 @@
 // bytes on every instruction set. kernels/reference.h has the scalar program that defines them.
 //
 // Thread safety: pure functions. Floating-point environment: round to nearest, no flush to zero
-// (callers that may run with FTZ/DAZ set use ScopedFloatEnvironment of kernels/float_environment.h).
+// (callers that may run with FTZ/DAZ set use ScopedFloatEnvironment of
+// kernels/float_environment.h).
 #pragma once
 
 #include <cstddef>
@@ -13,12 +14,12 @@
 
 namespace qrd {
 
-// Encodes `count` elements of `dtype` at `x` (aligned to the element) into EncodedBytes(codec, dtype,
-// count) bytes at `wire`. No byte past that is written.
+// Encodes `count` elements of `dtype` at `x` (aligned to the element) into EncodedBytes(codec,
+// dtype, count) bytes at `wire`. No byte past that is written.
 void Encode(Codec codec, Dtype dtype, const void* x, uint64_t count, std::byte* wire);
 
-// The same for fp32 values under the rules of `dtype` (the owner's sums). Codec kNone writes the values
-// rounded to the dtype.
+// The same for fp32 values under the rules of `dtype` (the owner's sums). Codec kNone writes the
+// values rounded to the dtype.
 void EncodeFp32(Codec codec, Dtype dtype, const float* x, uint64_t count, std::byte* wire);
 
 // Decodes to fp32; every NaN is 0x7FC00000. Any bytes are valid input: a hostile message gives some

@@ -2,10 +2,10 @@
 // The codecs one tile at a time, on fp32 scratch: what the collectives are built from. Internal to
 // kernels/; everyone else uses kernels/codec.h.
 //
-// A tile is up to kTileElements elements; only the last tile of a message is shorter. The wire bytes
-// of a tile are EncodedBytes(codec, dtype, count) bytes, at any alignment. `x` and `y` are fp32
-// scratch, aligned to 4 bytes (64 is faster). Nothing past `count` elements or the tile's wire bytes
-// is read or written, so the caller needs no slack.
+// A tile is up to kTileElements elements; only the last tile of a message is shorter. The wire
+// bytes of a tile are EncodedBytes(codec, dtype, count) bytes, at any alignment. `x` and `y` are
+// fp32 scratch, aligned to 4 bytes (64 is faster). Nothing past `count` elements or the tile's wire
+// bytes is read or written, so the caller needs no slack.
 //
 // Thread safety: pure functions; the tables are constant. Floating-point environment as in codec.h.
 #pragma once

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The numbers of the wire format (sections 2 to 5) as constants: one line a codec, one line a dtype.
-// The scalar reference, the SIMD code and the GPU code read the same tables; the golden files of
-// tests/data/golden/codec hold them to the specification.
+// The numbers of the wire format (sections 2 to 5) as constants: one line a codec, one line a
+// dtype. The scalar reference, the SIMD code and the GPU code read the same tables; the golden
+// files of tests/data/golden/codec hold them to the specification.
 //
 // Thread safety: constants.
 #pragma once
@@ -39,8 +39,8 @@ struct LpSpec {
   std::array<float, kLevelsMax - 1> thresholds = {};  // 2^level_bits - 1 of them
   float limit = 0;                                    // C
   uint32_t spike_mantissa_bits = 0;                   // M
-  uint32_t word_mantissa_bits = 0;                    // of them in the group word; the rest in the slot
-  uint8_t attenuation[2][4] = {};                     // A[row][lane code], quarter octaves
+  uint32_t word_mantissa_bits = 0;  // of them in the group word; the rest in the slot
+  uint8_t attenuation[2][4] = {};   // A[row][lane code], quarter octaves
 };
 
 struct CodecSpec {
@@ -56,6 +56,36 @@ struct CodecSpec {
   LpSpec lp = {};
 };
 
+inline constexpr LpSpec kLp4Spec = {.level_bits = 3,
+                                    .levels = {0.5f, 1.5f, 2.5f, 3.5f, 5, 7, 9, 11},
+                                    .thresholds = {1, 2, 3, 4.25f, 6, 8, 10},
+                                    .limit = 12,
+                                    .spike_mantissa_bits = 4,
+                                    .word_mantissa_bits = 1,
+                                    .attenuation = {{14, 16, 17, 19}, {17, 19, 22, 30}}};
+inline constexpr LpSpec kLp3Spec = {.level_bits = 2,
+                                    .levels = {0.5f, 1.5f, 3, 5},
+                                    .thresholds = {1, 2.25f, 4},
+                                    .limit = 6.25f,
+                                    .spike_mantissa_bits = 3,
+                                    .word_mantissa_bits = 1,
+                                    .attenuation = {{10, 11, 13, 15}, {13, 15, 20, 26}}};
+inline constexpr LpSpec kLp3cSpec = {.level_bits = 2,
+                                     .levels = {0.5f, 1.5f, 3, 5},
+                                     .thresholds = {1, 2.25f, 4},
+                                     .limit = 6.5f,
+                                     .spike_mantissa_bits = 2,
+                                     .word_mantissa_bits = 0,
+                                     .attenuation = {{11, 13, 15, 24}, {15, 18, 23, 29}}};
+inline constexpr LpSpec kLp2Spec = {.level_bits = 1,
+                                    .levels = {0.5f, 2},
+                                    .thresholds = {1.25f},
+                                    .limit = 3,
+                                    .spike_mantissa_bits = 2,
+                                    .word_mantissa_bits = 1,
+                                    .attenuation = {{6, 9, 11, 15}, {11, 14, 19, 24}}};
+
+// In order of the ids.
 inline constexpr std::array<CodecSpec, kCodecCount> kCodecSpecs = {{
     {Codec::kNone, CodecKind::kNone, 1, {0, 0}, 0},
     {Codec::kFp8, CodecKind::kFp, 32, {8, 0}, 2, 448, 0x1.24924ap-9f, 0x5891, 0x7B11},
@@ -64,23 +94,18 @@ inline constexpr std::array<CodecSpec, kCodecCount> kCodecSpecs = {{
     {Codec::kInt4, CodecKind::kInt, 32, {4, 0}, 2, 8, -1.0f / 8, 0x6FFF, 0x7DFF},
     {Codec::kFp4, CodecKind::kFp, 32, {4, 0}, 2, 6, 0x1.555556p-3f, 0x7154, 0x7E2A},
     {Codec::kInt3, CodecKind::kInt, 32, {2, 1}, 2, 4, -1.0f / 4, 0x73FF, 0x7E7F},
-    {Codec::kLp4, CodecKind::kLp, 64, {4, 0}, 4, 0, 0, 0, 0,
-     {3, {0.5f, 1.5f, 2.5f, 3.5f, 5, 7, 9, 11}, {1, 2, 3, 4.25f, 6, 8, 10}, 12, 4, 1,
-      {{14, 16, 17, 19}, {17, 19, 22, 30}}}},
-    {Codec::kLp3, CodecKind::kLp, 64, {2, 1}, 4, 0, 0, 0, 0,
-     {2, {0.5f, 1.5f, 3, 5}, {1, 2.25f, 4}, 6.25f, 3, 1, {{10, 11, 13, 15}, {13, 15, 20, 26}}}},
-    {Codec::kLp3c, CodecKind::kLp, 128, {2, 1}, 4, 0, 0, 0, 0,
-     {2, {0.5f, 1.5f, 3, 5}, {1, 2.25f, 4}, 6.5f, 2, 0, {{11, 13, 15, 24}, {15, 18, 23, 29}}}},
-    {Codec::kLp2, CodecKind::kLp, 64, {2, 0}, 4, 0, 0, 0, 0,
-     {1, {0.5f, 2}, {1.25f}, 3, 2, 1, {{6, 9, 11, 15}, {11, 14, 19, 24}}}},
+    {Codec::kLp4, CodecKind::kLp, 64, {4, 0}, 4, 0, 0, 0, 0, kLp4Spec},
+    {Codec::kLp3, CodecKind::kLp, 64, {2, 1}, 4, 0, 0, 0, 0, kLp3Spec},
+    {Codec::kLp3c, CodecKind::kLp, 128, {2, 1}, 4, 0, 0, 0, 0, kLp3cSpec},
+    {Codec::kLp2, CodecKind::kLp, 64, {2, 0}, 4, 0, 0, 0, 0, kLp2Spec},
 }};
 
 constexpr const CodecSpec& SpecOf(Codec codec) { return kCodecSpecs[static_cast<uint8_t>(codec)]; }
 
 struct DtypeSpec {
-  uint32_t limit;           // fp32 magnitude bits from which a value rounds to Inf in the dtype
-  uint32_t max_exponent;    // largest biased fp32 exponent of a finite value
-  bool fp16_scale;          // scales are fp16, else bf16
+  uint32_t limit;         // fp32 magnitude bits from which a value rounds to Inf in the dtype
+  uint32_t max_exponent;  // largest biased fp32 exponent of a finite value
+  bool fp16_scale;        // scales are fp16, else bf16
   uint16_t scale_nan;
 };
 constexpr DtypeSpec SpecOf(Dtype dtype) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a short last tile goes through kernels that work on whole vectors: through padded scratch, cut
-// to the planes that are really sent. Shared by the SIMD codecs; no vector code.
+// How a short last tile goes through kernels that work on whole vectors: through padded scratch,
+// cut to the planes that are really sent. Shared by the SIMD codecs; no vector code.
 //
 // Thread safety: pure functions.
 #pragma once

@@ -3,9 +3,9 @@
 // foreach_target).
 //
 // The data layout that makes the codecs fast: an octet is 8 consecutive elements, the unit of every
-// plane and of every lp lane. LoadOctets() turns kLanes octets around, so that vector j holds element j
-// of each. Maxima, codes and bit packing are then plain vertical operations, and a packed octet
-// is one integer lane: 1, 2, 4 or 8 bytes of a plane.
+// plane and of every lp lane. LoadOctets() turns kLanes octets around, so that vector j holds
+// element j of each. Maxima, codes and bit packing are then plain vertical operations, and a packed
+// octet is one integer lane: 1, 2, 4 or 8 bytes of a plane.
 //
 // Only operations with one rounding each are used; no MulAdd, no approximations.
 // Thread safety: pure functions.
@@ -169,8 +169,8 @@ HWY_INLINE VecF Lookup8(const float* HWY_RESTRICT table, VecU index) {
 }
 
 // ---- bit planes
-// The codes of kLanes octets are two vectors of bytes: `even` has elements 0, 2, 4, 6 of an octet in
-// bytes 0 to 3 of a lane, `odd` has 1, 3, 5, 7.
+// The codes of kLanes octets are two vectors of bytes: `even` has elements 0, 2, 4, 6 of an octet
+// in bytes 0 to 3 of a lane, `odd` has 1, 3, 5, 7.
 struct OctetCodes {
   VecU even;
   VecU odd;
@@ -267,8 +267,8 @@ HWY_INLINE VecF WidenFp16Magnitude(VecU half) {
 // Magnitude bits of fp32 to those of fp16: nearest even, overflow to Inf, NaN to 0x7E00.
 HWY_INLINE VecU RoundMagnitudeToFp16(VecU magnitude) {
   const VecU odd = hn::And(hn::ShiftRight<13>(magnitude), SetU(1));
-  const VecU normal = hn::Sub(
-      hn::ShiftRight<13>(hn::Add(hn::Add(magnitude, SetU(0xFFF)), odd)), SetU(112u << 10));
+  const VecU normal =
+      hn::Sub(hn::ShiftRight<13>(hn::Add(hn::Add(magnitude, SetU(0xFFF)), odd)), SetU(112u << 10));
   // Adding 0.5 leaves a multiple of 2^-24, the unit of fp16's subnormals, in the low bits.
   const VecF half = SetF(0.5f);
   const VecU small = hn::Sub(AsUnsigned(hn::Add(AsFloat(magnitude), half)), AsUnsigned(half));

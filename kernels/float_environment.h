@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sets the floating-point environment that the wire format asks for, for one scope: round to nearest
-// even, no flush to zero, no denormals-are-zero. A library that runs on an application's thread needs
-// it: one shared object linked with -ffast-math turns FTZ and DAZ on for every thread it starts.
+// Sets the floating-point environment that the wire format asks for, for one scope: round to
+// nearest even, no flush to zero, no denormals-are-zero. A library that runs on an application's
+// thread needs it: one shared object linked with -ffast-math turns FTZ and DAZ on for every thread
+// it starts.
 //
 // Thread safety: changes the calling thread only; destroy it on the same thread.
 #pragma once

@@ -21,9 +21,9 @@ struct Problem {
   // Elements [first, first + count) of a rank's tensor, exact.
   Floats Exact(uint32_t rank, uint64_t first, uint64_t count) const {
     Floats x(count);
-    ReferenceWidenToFp32(
-        dtype, static_cast<const std::byte*>(inputs[rank]) + first * DtypeBytes(dtype), count,
-        x.data());
+    ReferenceWidenToFp32(dtype,
+                         static_cast<const std::byte*>(inputs[rank]) + first * DtypeBytes(dtype),
+                         count, x.data());
     return x;
   }
 

@@ -13,8 +13,12 @@
 #include <string>
 #include <vector>
 
+// simd_targets.h has to come before Highway.
+// clang-format off
 #include "kernels/simd_targets.h"
 #include "hwy/targets.h"
+// clang-format on
+
 #include "kernels/codec.h"
 #include "kernels/codec_kernels.h"
 
@@ -42,8 +46,7 @@ struct Message {
 
   void Report(benchmark::State& state) const {
     state.SetBytesProcessed(static_cast<int64_t>(state.iterations() * payload_bytes));
-    state.counters["ratio"] =
-        static_cast<double>(payload_bytes) / static_cast<double>(wire.size());
+    state.counters["ratio"] = static_cast<double>(payload_bytes) / static_cast<double>(wire.size());
   }
 
   uint64_t count;

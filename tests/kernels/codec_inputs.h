@@ -59,7 +59,8 @@ inline std::vector<NamedInput> CodecInputs(Dtype dtype, uint64_t count, uint32_t
     const float value = i % 32 == 7 ? FromBits(bits) : FromBits(limit - 1) * normal(random) * 0.2f;
     return i / 32 % 2 == 0 ? value : -value;
   });
-  add("subnormals", [&](uint64_t) { return FromBits(static_cast<uint32_t>(random()) & 0x807FFFFF); });
+  add("subnormals",
+      [&](uint64_t) { return FromBits(static_cast<uint32_t>(random()) & 0x807FFFFF); });
   add("few non-finite", [&](uint64_t i) {
     if (random() % 97 != 0 && i + 1 != count) return normal(random);
     return pick({std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
@@ -69,9 +70,8 @@ inline std::vector<NamedInput> CodecInputs(Dtype dtype, uint64_t count, uint32_t
   // Several elements tie for the largest magnitude, of both signs, in and across lanes.
   add("tied extremes", [&](uint64_t) { return pick({-3.0f, 3.0f, 1.0f, -0.5f, 0.0f}); });
   add("all equal", [](uint64_t i) { return i / 128 % 2 == 0 ? 2.5f : -2.5f; });
-  add("one spike", [&](uint64_t i) {
-    return i % 64 == (i / 64 * 5) % 64 ? 1e4f : normal(random) * 1e-2f;
-  });
+  add("one spike",
+      [&](uint64_t i) { return i % 64 == (i / 64 * 5) % 64 ? 1e4f : normal(random) * 1e-2f; });
   add("spike in the last place", [&](uint64_t i) { return i + 1 == count ? -7.0f : 0.01f; });
   // Half steps: ties of the int codecs' rounding, of E2M1, E4M3 and of the lp thresholds.
   add("ties", [&](uint64_t i) {

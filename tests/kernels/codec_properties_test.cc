@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the wire format promises about the codecs' values: the worked examples, error bounds, NaN, range
-// and scale. Run on the reference too, so that a mistake shared by reference and SIMD has a chance to
-// be seen.
+// What the wire format promises about the codecs' values: the worked examples, error bounds, NaN,
+// range and scale. Run on the reference too, so that a mistake shared by reference and SIMD has a
+// chance to be seen.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -62,33 +62,41 @@ struct Example {
 Example ExampleOf(Codec codec) {
   switch (codec) {
     case Codec::kNone:
-      return {8, "80c0203f30c0f03fc0bf484180be68c0",
+      return {8,
+              "80c0203f30c0f03fc0bf484180be68c0",
               {-4, 0.625f, -2.75f, 1.875f, -1.5f, 12.5f, -0.25f, -3.625f}};
     case Codec::kFp8:
-      return {32, "f15bec68e57ed1f061eb6ae27049ef64e96cdd7159ed68e76dd5f060eb6ae36fe53c",
-              {-4.02539f, 0.61499f, -2.68359f, 1.78906f, -1.45361f, 12.5234f, -0.251587f,
-               -3.57812f}};
+      return {
+          32,
+          "f15bec68e57ed1f061eb6ae27049ef64e96cdd7159ed68e76dd5f060eb6ae36fe53c",
+          {-4.02539f, 0.61499f, -2.68359f, 1.78906f, -1.45361f, 12.5234f, -0.251587f, -3.57812f}};
     case Codec::kInt8:
-      return {32, "a97a9c6d8f0083a57698698c5c7fa172946588587b9d6e916184a6779a6a8d5dc8bd",
-              {-4.00391f, 0.585938f, -2.73438f, 1.85547f, -1.46484f, 12.5f, -0.292969f,
-               -3.61328f}};
+      return {32,
+              "a97a9c6d8f0083a57698698c5c7fa172946588587b9d6e916184a6779a6a8d5dc8bd",
+              {-4.00391f, 0.585938f, -2.73438f, 1.85547f, -1.46484f, 12.5f, -0.292969f, -3.61328f}};
     case Codec::kInt6:
-      return {32, "eab704916d3a07c895627f4c18eab67366a2996966996966c8be",
+      return {32,
+              "eab704916d3a07c895627f4c18eab67366a2996966996966c8be",
               {-3.90625f, 0.78125f, -2.73438f, 1.95312f, -1.5625f, 12.5f, -0.390625f, -3.51562f}};
     case Codec::kInt4:
-      return {32, "8b7a09a8a797867a6968a897867a7a69c8bf",
+      return {32,
+              "8b7a09a8a797867a6968a897867a7a69c8bf",
               {-4.6875f, -0.0f, -3.125f, 1.5625f, -1.5625f, 12.5f, -0.0f, -3.125f}};
     case Codec::kFp4:
-      return {32, "1c2b79b8a192031b3a49b0a2831c2a390540",
+      return {32,
+              "1c2b79b8a192031b3a49b0a2831c2a390540",
               {-4.15625f, 1.03906f, -3.11719f, 2.07812f, -1.03906f, 12.4688f, -0.0f, -3.11719f}};
     case Codec::kInt3:
-      return {32, "d1403413cd7413cdd7ebb55e48c0",
+      return {32,
+              "d1403413cd7413cdd7ebb55e48c0",
               {-3.125f, -0.0f, -3.125f, 3.125f, -0.0f, 12.5f, -0.0f, -3.125f}};
     case Codec::kLp4:
-      return {64, "1e3c1bd8d3b5074f4b59c1b3962f5e7bf0d3a6173d4bd9c1c5873f5d7bf0d4a699a6c582",
+      return {64,
+              "1e3c1bd8d3b5074f4b59c1b3962f5e7bf0d3a6173d4bd9c1c5873f5d7bf0d4a699a6c582",
               {-4.5f, 0.75f, -2.5f, 1.75f, -1.75f, 12.5f, -0.25f, -3.5f}};
     case Codec::kLp3:
-      return {64, "63856962895822965822968825a68925d54aa5562ab55aa95555c582",
+      return {64,
+              "63856962895822965822968825a68925d54aa5562ab55aa95555c582",
               {-5, 0.5f, -3, 1.5f, -1.5f, 13, -0.5f, -3}};
     case Codec::kLp3c:
       return {128,
@@ -234,7 +242,8 @@ TEST_P(CodecPropertiesTest, PowersOfTwoPassThroughBitForBit) {
       for (float& value : scaled) value = std::ldexp(value, exponent);
       const Floats z = RoundTrip(reference(), codec(), dtype, scaled);
       for (size_t i = 0; i < x.size(); ++i) {
-        ASSERT_EQ(std::bit_cast<uint32_t>(z[i]), std::bit_cast<uint32_t>(std::ldexp(y[i], exponent)))
+        ASSERT_EQ(std::bit_cast<uint32_t>(z[i]),
+                  std::bit_cast<uint32_t>(std::ldexp(y[i], exponent)))
             << "2^" << exponent << ", element " << i;
       }
     }
@@ -280,11 +289,11 @@ std::string ParamName(const ::testing::TestParamInfo<std::tuple<Codec, bool>>& i
 INSTANTIATE_TEST_SUITE_P(All, CodecPropertiesTest,
                          ::testing::Combine(::testing::ValuesIn(kAllCodecs), ::testing::Bool()),
                          ParamName);
-INSTANTIATE_TEST_SUITE_P(
-    All, QuantisedCodecTest,
-    ::testing::Combine(::testing::ValuesIn(kAllCodecs.begin() + 1, kAllCodecs.end()),
-                       ::testing::Bool()),
-    ParamName);
+INSTANTIATE_TEST_SUITE_P(All, QuantisedCodecTest,
+                         ::testing::Combine(::testing::ValuesIn(kAllCodecs.begin() + 1,
+                                                                kAllCodecs.end()),
+                                            ::testing::Bool()),
+                         ParamName);
 INSTANTIATE_TEST_SUITE_P(All, IntCodecTest,
                          ::testing::Combine(::testing::Values(Codec::kInt8, Codec::kInt6,
                                                               Codec::kInt4, Codec::kInt3),

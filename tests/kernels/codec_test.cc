@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The SIMD codecs against the scalar reference, bit for bit, on every instruction set of this machine.
+// The SIMD codecs against the scalar reference, bit for bit, on every instruction set of this
+// machine.
 #include "kernels/codec.h"
 
 #include <gtest/gtest.h>
@@ -29,8 +30,8 @@ std::vector<uint64_t> Counts() {
   std::vector<uint64_t> counts;
   for (uint64_t count = 0; count <= 300; ++count) counts.push_back(count);
   for (const uint64_t tiles : {1, 2}) {
-    for (const int64_t delta : {-129, -128, -65, -64, -33, -32, -31, -1, 0, 1, 31, 32, 33, 64, 65,
-                                128, 129, 1000}) {
+    for (const int64_t delta :
+         {-129, -128, -65, -64, -33, -32, -31, -1, 0, 1, 31, 32, 33, 64, 65, 128, 129, 1000}) {
       counts.push_back(tiles * kTileElements + static_cast<uint64_t>(delta));
     }
   }
@@ -83,8 +84,8 @@ TEST_P(CodecTest, EncodesElementsOfTheDtypeLikeTheReference) {
   });
 }
 
-// Every length, wire and tensor at odd places, guards on both sides of what is written. The input ends
-// where its allocation ends, so that ASan sees a read past it.
+// Every length, wire and tensor at odd places, guards on both sides of what is written. The input
+// ends where its allocation ends, so that ASan sees a read past it.
 TEST_P(CodecTest, StaysInsideItsBuffersAtEveryLengthAndAlignment) {
   const Codec codec = GetParam();
   const Floats source = CodecInputs(Dtype::kFp16, 3 * kTileElements, 5).front().values;
@@ -107,7 +108,8 @@ TEST_P(CodecTest, StaysInsideItsBuffersAtEveryLengthAndAlignment) {
               << Name(dtype) << ", count " << count << ", byte " << i;
         }
 
-        const Bytes exact(wire.begin(), wire.begin() + static_cast<int64_t>(wire_offset + wire_bytes));
+        const Bytes exact(wire.begin(),
+                          wire.begin() + static_cast<int64_t>(wire_offset + wire_bytes));
         Floats want_values(count), got(element_offset + count + 20, -123.25f);
         ReferenceDecode(codec, dtype, want.data(), count, want_values.data());
         Decode(codec, dtype, exact.data() + wire_offset, count, got.data() + element_offset);

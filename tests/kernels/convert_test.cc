@@ -121,7 +121,8 @@ std::vector<float> RoundingInputs() {
       inputs.push_back(FromBits(uint32_t{bits} << 16 | low));
     }
     const uint32_t half = std::bit_cast<uint32_t>(ReferenceWidenFp16(bits));
-    for (const uint32_t low : {0u, 0xFFFu, 0x1000u, 0x1001u}) inputs.push_back(FromBits(half + low));
+    for (const uint32_t low : {0u, 0xFFFu, 0x1000u, 0x1001u})
+      inputs.push_back(FromBits(half + low));
     // Middle between two subnormals of fp16, and one fp32 step around it.
     const float middle = (static_cast<float>(bits & 0x3FF) + 0.5f) * 0x1p-24f;
     for (const uint32_t step : {0u, 1u, 0xFFFFFFFFu}) {
@@ -160,8 +161,8 @@ TEST(ConvertTest, ConversionsStayInsideTheirBuffersAtEveryLength) {
         for (size_t i = count * DtypeBytes(dtype); i < out.size(); ++i) {
           ASSERT_EQ(out[i], std::byte{0xA5}) << Name(dtype) << ", count " << count;
         }
-        const std::vector<std::byte> exact(out.begin(),
-                                           out.end() - 40 * static_cast<int64_t>(DtypeBytes(dtype)));
+        const std::vector<std::byte> exact(
+            out.begin(), out.end() - 40 * static_cast<int64_t>(DtypeBytes(dtype)));
         std::vector<float> widened(count + 20, -2.0f);
         WidenToFp32(dtype, exact.data(), count, widened.data());
         for (size_t i = 0; i < widened.size(); ++i) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads folders in the golden format (wire format, section 10). QRD_GOLDEN_DIRS, a list separated by
+// Reads folders in the golden format (wire format, section 10). QRD_GOLDEN_DIRS, a list separated
+// by
 // ':', adds folders to the one in tests/data.
 #pragma once
 
@@ -64,8 +65,8 @@ inline std::vector<std::string> GoldenFolders() {
   return folders;
 }
 
-// A copy of bytes, aligned as operator new aligns (the offsets in the files are multiples of 16, but
-// the strides between ranks are not).
+// A copy of bytes, aligned as operator new aligns (the offsets in the files are multiples of 16,
+// but the strides between ranks are not).
 inline std::vector<std::byte> Slice(const std::string& blob, uint64_t offset, uint64_t bytes) {
   EXPECT_LE(offset + bytes, blob.size());
   if (offset + bytes > blob.size()) return std::vector<std::byte>(bytes);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every record of the golden folders, byte for byte, through the scalar reference and through the SIMD
-// code of every instruction set of this machine.
+// Every record of the golden folders, byte for byte, through the scalar reference and through the
+// SIMD code of every instruction set of this machine.
 #include <cstring>
 
 #include "golden_files.h"

@@ -4,8 +4,14 @@
 
 #include <gtest/gtest.h>
 
+#include <string_view>
+
+// simd_targets.h has to come before Highway.
+// clang-format off
 #include "kernels/simd_targets.h"
 #include "hwy/targets.h"
+// clang-format on
+
 #include "kernels/codec.h"
 
 namespace qrd::testing {
@@ -18,13 +24,17 @@ inline void UseSimdTargets(int64_t targets) {
 template <typename Function>
 void ForEachSimdTarget(Function function) {
   UseSimdTargets(0);
+  int targets = 0;
   for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
     UseSimdTargets(target);
+    // The library may be built for fewer than the test (QRD_FEW_SIMD_TARGETS).
+    if (std::string_view(SimdTargetName()) != hwy::TargetName(target)) continue;
     SCOPED_TRACE(hwy::TargetName(target));
-    EXPECT_STREQ(SimdTargetName(), hwy::TargetName(target));
     function();
+    ++targets;
   }
   UseSimdTargets(0);
+  EXPECT_GE(targets, 1);
 }
 
 }  // namespace qrd::testing

@@ -47,8 +47,7 @@ TEST(TypesTest, EncodedBytesOfATileMatchTheTable) {
   constexpr uint64_t kExpected[kCodecCount] = {4096, 2176, 2176, 1664, 1152, 1152,
                                                896,  1152, 896,  832,  640};
   for (const Codec codec : kAllCodecs) {
-    EXPECT_EQ(EncodedBytes(codec, Dtype::kBf16, kTileElements),
-              kExpected[static_cast<int>(codec)])
+    EXPECT_EQ(EncodedBytes(codec, Dtype::kBf16, kTileElements), kExpected[static_cast<int>(codec)])
         << Name(codec);
   }
   EXPECT_EQ(EncodedBytes(Codec::kNone, Dtype::kFp32, kTileElements), 8192u);
