@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+// The collectives with a codec that has planes. Every wave of a block takes one tile a step:
+//   one_shot  encode the own tile, push it to all, meet; decode all N, sum, store
+//   two_shot  encode a tile of every other owner, push, meet; sum the own tile (the own input exact),
+//             encode, push to all, meet; decode a tile of every owner, store
+// A tile's input is read before its output is written, and only by its own rank: in place works.
+//
+// Epilogue: what happens to a finished octet, in the dtype, in registers (kernels/gpu/epilogue.h).
+//
+// Thread safety: block functions.
+#pragma once
+
+#include "kernels/gpu/codec_kernels.h"
+#include "kernels/gpu/device.h"
+#include "kernels/gpu/epilogue.h"
+#include "kernels/gpu/exchange.h"
+#include "kernels/gpu/kernel_args.h"
+#include "kernels/gpu/tile.h"
+#include "kernels/gpu/values.h"
+
+namespace qrd::gpu {
+
+// -0 is the neutral element of addition: the first rank's values come out as they are.
+QRD_DEVICE void ClearSums(Floats& sums) {
+#pragma unroll
+  for (uint32_t j = 0; j < kOctet; ++j) sums.v[j] = -0.0f;
+}
+QRD_DEVICE void AddTo(Floats& sums, const Floats& x) {
+#pragma unroll
+  for (uint32_t j = 0; j < kOctet; ++j) sums.v[j] = sums.v[j] + x.v[j];
+}
+QRD_DEVICE void FinishSums(const AllReduceArgs& args, Floats& sums) {
+  if (!args.average) return;
+  const auto divisor = static_cast<float>(args.world_size);
+#pragma unroll
+  for (uint32_t j = 0; j < kOctet; ++j) sums.v[j] = sums.v[j] / divisor;
+}
+
+// Tile `index` of rank `owner` in two_shot; empty if it has fewer.
+QRD_DEVICE TileSpan OwnedTile(const AllReduceArgs& args, uint32_t owner, uint64_t index) {
+  const uint64_t extra = owner < args.tiles_extra ? 1 : 0;
+  if (index >= args.tiles_each + extra) return {0, 0};
+  const uint64_t before = extra != 0 ? owner : args.tiles_extra;
+  return SpanOf(args.tiles_each * owner + before + index, args.count);
+}
+
+template <Codec kCodec, Dtype kDtype, typename Epilogue>
+class AllReduce {
+ public:
+  explicit QRD_DEVICE AllReduce(const AllReduceArgs& args)
+      : args_(args),
+        exchange_(args),
+        wave_(WaveIndex()),
+        scratch_(BlockShared<CodecShared>().scratch[wave_]) {}
+
+  QRD_DEVICE void OneShot() {
+    const uint64_t tiles = TileCount(args_.count);
+#pragma unroll 1
+    for (uint32_t step = 0; step < args_.steps; ++step) {
+      const uint64_t tile = TileOfStep(step);
+      const TileSpan span = tile < tiles ? SpanOf(tile, args_.count) : TileSpan{0, 0};
+      if (span.elements != 0) Push(EncodeInput(span));
+      if (!exchange_.Meet()) return;
+      exchange_.Acquire();
+      if (span.elements != 0) {
+        if (IsWhole(span)) {
+          SumDecoded<true>(span);
+        } else {
+          SumDecoded<false>(span);
+        }
+        WaveBarrier();  // scratch is free
+      }
+      exchange_.NextRound();
+    }
+    exchange_.Finish(exchange_.rank() == 0 ? non_finite_ : 0);
+  }
+
+  QRD_DEVICE void TwoShot() {
+#pragma unroll 1
+    for (uint32_t step = 0; step < args_.steps; ++step) {
+      const uint64_t index = TileOfStep(step);
+#pragma unroll 1
+      for (uint32_t owner = NextRank(exchange_.rank()); owner != exchange_.rank();
+           owner = NextRank(owner)) {
+        const TileSpan span = OwnedTile(args_, owner, index);
+        if (span.elements == 0) continue;
+        const uint32_t bytes = EncodeInput(span);
+        WaveBarrier();
+        CopyTile<true>(scratch_, bytes, exchange_.Slot(owner, exchange_.rank(), wave_));
+        WaveBarrier();
+      }
+      if (!exchange_.Meet()) return;
+      exchange_.Acquire();
+      ReduceOwned(OwnedTile(args_, exchange_.rank(), index));
+      if (!exchange_.Meet()) return;
+      exchange_.Acquire();
+#pragma unroll 1
+      for (uint32_t owner = NextRank(exchange_.rank()); owner != exchange_.rank();
+           owner = NextRank(owner)) {
+        const TileSpan span = OwnedTile(args_, owner, index);
+        if (span.elements == 0) continue;
+        const uint8_t* wire = exchange_.Slot(exchange_.rank(), owner, wave_);
+        if (IsWhole(span)) {
+          StoreDecoded<true>(wire, span);
+        } else {
+          StoreDecoded<false>(wire, span);
+        }
+      }
+      exchange_.NextRound();
+    }
+    exchange_.Finish(non_finite_);
+  }
+
+ private:
+  using Format = TileFormat<kCodec, kDtype>;
+
+  QRD_DEVICE uint64_t TileOfStep(uint32_t step) const {
+    return (uint64_t{step} * args_.blocks + exchange_.block()) * kWaves + wave_;
+  }
+  QRD_DEVICE uint32_t NextRank(uint32_t rank) const {
+    return rank + 1 == args_.world_size ? 0 : rank + 1;
+  }
+  QRD_DEVICE bool IsWhole(const TileSpan& span) const {
+    return args_.aligned && span.elements == kTile;
+  }
+  QRD_DEVICE const void* Input() const { return args_.inputs[exchange_.rank()]; }
+  QRD_DEVICE void* Output() const { return args_.outputs[exchange_.rank()]; }
+
+  QRD_DEVICE uint32_t EncodeInput(const TileSpan& span) const {
+    return IsWhole(span) ? EncodeTile<kCodec, kDtype, false, true>(Input(), span, scratch_)
+                         : EncodeTile<kCodec, kDtype, false, false>(Input(), span, scratch_);
+  }
+
+  // Sends the tile in scratch to every other rank.
+  QRD_DEVICE void Push(uint32_t bytes) const {
+    WaveBarrier();
+#pragma unroll 1
+    for (uint32_t peer = NextRank(exchange_.rank()); peer != exchange_.rank();
+         peer = NextRank(peer)) {
+      CopyTile<true>(scratch_, bytes, exchange_.Slot(peer, exchange_.rank(), wave_));
+    }
+    WaveBarrier();
+  }
+
+  template <bool kWhole>
+  QRD_DEVICE void Store(const TileSpan& span, uint32_t octet, Floats y, uint32_t* non_finite) {
+    if constexpr (!kWhole) ClearTail(span, octet, y);  // padding is not counted
+    Epilogue::template Store<kDtype, kWhole>(Output(), span, octet,
+                                             RoundOctet<kDtype>(y, non_finite));
+  }
+
+  // Adds what `wire` holds for octets of one round.
+  template <bool kWhole>
+  QRD_DEVICE void AddDecoded(const uint8_t* wire, uint32_t groups, uint32_t round,
+                             Floats (&sums)[Walk<kWhole>::kStep]) const {
+    using W = Walk<kWhole>;
+    typename Format::Coded coded[W::kStep];
+#pragma unroll
+    for (uint32_t i = 0; i < W::kStep; ++i) {
+      coded[i] = Format::template Load<true>(wire, groups, W::OctetAt(round, i));
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < W::kStep; ++i) {
+      AddTo(sums[i], Format::Decode(coded[i], W::OctetAt(round, i)));
+    }
+  }
+
+  // one_shot: all contributions, the own one from scratch.
+  template <bool kWhole>
+  QRD_DEVICE void SumDecoded(const TileSpan& span) {
+    using W = Walk<kWhole>;
+    const uint32_t groups = kWhole ? Format::kGroups : Format::GroupsOf(span.elements);
+#pragma unroll 1
+    for (uint32_t round = 0; round < W::kRounds; ++round) {
+      if (!kWhole && W::OctetAt(round, 0) >= groups * Format::kGroupLanes) return;
+      Floats sums[W::kStep];
+#pragma unroll
+      for (uint32_t i = 0; i < W::kStep; ++i) ClearSums(sums[i]);
+#pragma unroll 1
+      for (uint32_t r = 0; r < args_.world_size; ++r) {
+        AddDecoded<kWhole>(r == exchange_.rank() ? scratch_
+                                                 : exchange_.Slot(exchange_.rank(), r, wave_),
+                           groups, round, sums);
+      }
+#pragma unroll
+      for (uint32_t i = 0; i < W::kStep; ++i) {
+        FinishSums(args_, sums[i]);
+        Store<kWhole>(span, W::OctetAt(round, i), sums[i], &non_finite_);
+      }
+    }
+  }
+
+  // two_shot, second phase: from the first round's inbox to the second's.
+  QRD_DEVICE void ReduceOwned(const TileSpan& span) {
+    const uint8_t* inbox = exchange_.Slot(exchange_.rank(), 0, wave_);
+    exchange_.NextRound();
+    if (span.elements == 0) return;
+    const uint32_t groups = IsWhole(span) ? Format::kGroups : Format::GroupsOf(span.elements);
+    if (IsWhole(span)) {
+      ReduceTile<true>(inbox, groups, span);
+    } else {
+      ReduceTile<false>(inbox, groups, span);
+    }
+    Push(groups * Format::kGroupBytes);
+  }
+
+  template <bool kWhole>
+  QRD_DEVICE void ReduceTile(const uint8_t* inbox, uint32_t groups, const TileSpan& span) {
+    using W = Walk<kWhole>;
+#pragma unroll 1
+    for (uint32_t round = 0; round < W::kRounds; ++round) {
+      Floats sums[W::kStep];
+#pragma unroll
+      for (uint32_t i = 0; i < W::kStep; ++i) ClearSums(sums[i]);
+      const bool has_octet = kWhole || W::OctetAt(round, 0) < groups * Format::kGroupLanes;
+#pragma unroll 1
+      for (uint32_t r = 0; r < args_.world_size; ++r) {
+        if (r == exchange_.rank()) {
+          AddInput<kWhole>(span, round, sums);
+        } else if (has_octet) {
+          AddDecoded<kWhole>(inbox + uint64_t{r} * kWaves * kSlotBytes, groups, round, sums);
+        }
+      }
+#pragma unroll
+      for (uint32_t i = 0; i < W::kStep; ++i) {
+        const uint32_t octet = W::OctetAt(round, i);
+        FinishSums(args_, sums[i]);
+        if (!kWhole) ClearTail(span, octet, sums[i]);
+        typename Format::Coded coded;
+        coded.meta = Format::Octets::EncodeFloats(sums[i], &coded.planes);
+        if (!has_octet) continue;
+        Format::Store(scratch_, groups, octet, coded.planes, coded.meta);
+        Store<kWhole>(span, octet, Format::Decode(coded, octet), &non_finite_);
+      }
+    }
+  }
+
+  template <bool kWhole>
+  QRD_DEVICE void AddInput(const TileSpan& span, uint32_t round,
+                           Floats (&sums)[Walk<kWhole>::kStep]) const {
+    using W = Walk<kWhole>;
+    Octet<kDtype> x[W::kStep];
+#pragma unroll
+    for (uint32_t i = 0; i < W::kStep; ++i) {
+      x[i] = LoadTileOctet<kDtype, kWhole>(Input(), span, W::OctetAt(round, i));
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < W::kStep; ++i) AddTo(sums[i], Widen<kDtype>(x[i]));
+  }
+
+  // The tail of the last group is padded with +0 before it is encoded, not with sums of what the
+  // padding of the inputs decoded to.
+  static QRD_DEVICE void ClearTail(const TileSpan& span, uint32_t octet, Floats& sums) {
+#pragma unroll
+    for (uint32_t j = 0; j < kOctet; ++j) {
+      if (octet * kOctet + j >= span.elements) sums.v[j] = 0;
+    }
+  }
+
+  template <bool kWhole>
+  QRD_DEVICE void StoreDecoded(const uint8_t* wire, const TileSpan& span) {
+    using W = Walk<kWhole>;
+    const uint32_t groups = kWhole ? Format::kGroups : Format::GroupsOf(span.elements);
+    uint32_t ignored = 0;  // its owner counts
+#pragma unroll 1
+    for (uint32_t round = 0; round < W::kRounds; ++round) {
+      if (!kWhole && W::OctetAt(round, 0) >= groups * Format::kGroupLanes) return;
+      typename Format::Coded coded[W::kStep];
+#pragma unroll
+      for (uint32_t i = 0; i < W::kStep; ++i) {
+        coded[i] = Format::template Load<true>(wire, groups, W::OctetAt(round, i));
+      }
+#pragma unroll
+      for (uint32_t i = 0; i < W::kStep; ++i) {
+        const uint32_t octet = W::OctetAt(round, i);
+        Store<kWhole>(span, octet, Format::Decode(coded[i], octet), &ignored);
+      }
+    }
+  }
+
+  const AllReduceArgs& args_;
+  Exchange exchange_;
+  const uint32_t wave_;
+  uint8_t* const scratch_;
+  uint32_t non_finite_ = 0;
+};
+
+}  // namespace qrd::gpu

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// The collectives without a codec.
+//   one_shot  a wave takes 2048 bytes a step: pushes them to all, meets, sums all N, stores
+//   two_shot  the wire is the tensors themselves: the owner of a tile reads it from all ranks and
+//             writes the sum to all ranks, between two meetings of all. It needs tensors that every
+//             device can reach; each byte crosses a link once a phase, and no inbox is used.
+//
+// Thread safety: block functions.
+#pragma once
+
+#include "kernels/gpu/all_reduce.h"
+#include "kernels/gpu/device.h"
+#include "kernels/gpu/exchange.h"
+#include "kernels/gpu/kernel_args.h"
+#include "kernels/gpu/tile.h"
+#include "kernels/gpu/values.h"
+
+namespace qrd::gpu {
+
+// Elements that fit a slot, and octets of a lane then.
+template <Dtype kDtype>
+inline constexpr uint32_t kUnit = 2048 / DtypeOnDevice<kDtype>::kBytes;
+template <Dtype kDtype>
+inline constexpr uint32_t kUnitOctets = kUnit<kDtype> / kOctet / kWaveLanes;
+
+template <Dtype kDtype, typename Epilogue>
+class AllReduceNone {
+ public:
+  explicit QRD_DEVICE AllReduceNone(const AllReduceArgs& args)
+      : args_(args), exchange_(args), wave_(WaveIndex()) {}
+
+  QRD_DEVICE void OneShot() {
+    const uint64_t units = (args_.count + kUnit<kDtype> - 1) / kUnit<kDtype>;
+#pragma unroll 1
+    for (uint32_t step = 0; step < args_.steps; ++step) {
+      const uint64_t unit =
+          (uint64_t{step} * args_.blocks + exchange_.block()) * kWaves + wave_;
+      TileSpan span = {unit * kUnit<kDtype>, 0};
+      if (unit < units) {
+        const uint64_t left = args_.count - span.first;
+        span.elements = left < kUnit<kDtype> ? static_cast<uint32_t>(left) : kUnit<kDtype>;
+      }
+      const bool whole = args_.aligned && span.elements == kUnit<kDtype>;
+      Octet<kDtype> own[kUnitOctets<kDtype>];
+      if (whole) {
+        Load<true>(span, own);
+        Push(own);
+      } else if (span.elements != 0) {
+        Load<false>(span, own);
+        Push(own);
+      }
+      if (!exchange_.Meet()) return;
+      exchange_.Acquire();
+      if (whole) {
+        SumUnit<true>(span, own);
+      } else if (span.elements != 0) {
+        SumUnit<false>(span, own);
+      }
+      exchange_.NextRound();
+    }
+    exchange_.Finish(exchange_.rank() == 0 ? non_finite_ : 0);
+  }
+
+  QRD_DEVICE void TwoShot() {
+    // Nobody's input is read, or output written, before its rank is here.
+    if (!exchange_.Meet()) return;
+    exchange_.Acquire();
+    exchange_.NextRound();
+    const uint32_t rank = exchange_.rank();
+#pragma unroll 1
+    for (uint64_t index = uint64_t{exchange_.block()} * kWaves + wave_;;
+         index += uint64_t{args_.blocks} * kWaves) {
+      const TileSpan span = OwnedTile(args_, rank, index);
+      if (span.elements == 0) break;
+      if (args_.aligned && span.elements == kTile) {
+        ReduceDirect<true>(span);
+      } else {
+        ReduceDirect<false>(span);
+      }
+    }
+    // Nobody goes on before all have finished with its tensors.
+    if (!exchange_.Meet()) return;
+    exchange_.NextRound();
+    exchange_.Finish(non_finite_);
+  }
+
+ private:
+  QRD_DEVICE static uint32_t OctetAt(uint32_t i) { return i * kWaveLanes + LaneIndex(); }
+
+  template <bool kWhole>
+  QRD_DEVICE void Load(const TileSpan& span, Octet<kDtype> (&own)[kUnitOctets<kDtype>]) const {
+#pragma unroll
+    for (uint32_t i = 0; i < kUnitOctets<kDtype>; ++i) {
+      own[i] = LoadTileOctet<kDtype, kWhole>(args_.inputs[exchange_.rank()], span, OctetAt(i));
+    }
+  }
+
+  QRD_DEVICE void Push(const Octet<kDtype> (&own)[kUnitOctets<kDtype>]) const {
+#pragma unroll 1
+    for (uint32_t peer = 0; peer < args_.world_size; ++peer) {
+      if (peer == exchange_.rank()) continue;
+      uint8_t* slot = exchange_.Slot(peer, exchange_.rank(), wave_);
+#pragma unroll
+      for (uint32_t i = 0; i < kUnitOctets<kDtype>; ++i) {
+        StoreOctet<kDtype>(slot, OctetAt(i) * kOctet, own[i]);
+      }
+    }
+  }
+
+  template <bool kWhole>
+  QRD_DEVICE void SumUnit(const TileSpan& span, const Octet<kDtype> (&own)[kUnitOctets<kDtype>]) {
+    Floats sums[kUnitOctets<kDtype>];
+#pragma unroll
+    for (uint32_t i = 0; i < kUnitOctets<kDtype>; ++i) ClearSums(sums[i]);
+#pragma unroll 1
+    for (uint32_t r = 0; r < args_.world_size; ++r) {
+      if (r == exchange_.rank()) {
+#pragma unroll
+        for (uint32_t i = 0; i < kUnitOctets<kDtype>; ++i) AddTo(sums[i], Widen<kDtype>(own[i]));
+      } else {
+        const uint8_t* slot = exchange_.Slot(exchange_.rank(), r, wave_);
+        Octet<kDtype> x[kUnitOctets<kDtype>];
+#pragma unroll
+        for (uint32_t i = 0; i < kUnitOctets<kDtype>; ++i) {
+          x[i] = LoadOctet<kDtype>(slot, OctetAt(i) * kOctet);
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < kUnitOctets<kDtype>; ++i) AddTo(sums[i], Widen<kDtype>(x[i]));
+      }
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < kUnitOctets<kDtype>; ++i) {
+      FinishSums(args_, sums[i]);
+      if (!kWhole && OctetAt(i) * kOctet >= span.elements) continue;
+      ClearTail<kWhole>(span, OctetAt(i), sums[i]);
+      Epilogue::template Store<kDtype, kWhole>(args_.outputs[exchange_.rank()], span, OctetAt(i),
+                                               RoundOctet<kDtype>(sums[i], &non_finite_));
+    }
+  }
+
+  // Padding is not counted.
+  template <bool kWhole>
+  static QRD_DEVICE void ClearTail(const TileSpan& span, uint32_t octet, Floats& sums) {
+    if constexpr (!kWhole) {
+#pragma unroll
+      for (uint32_t j = 0; j < kOctet; ++j) {
+        if (octet * kOctet + j >= span.elements) sums.v[j] = 0;
+      }
+    }
+  }
+
+  template <bool kWhole>
+  QRD_DEVICE void ReduceDirect(const TileSpan& span) {
+    // fp32 octets are twice as long.
+    constexpr uint32_t kStep = !kWhole ? 1 : DtypeOnDevice<kDtype>::kIs16 ? kBatch : kBatch / 2;
+    constexpr uint32_t kRounds = kOctetsPerTile / kWaveLanes / kStep;
+#pragma unroll 1
+    for (uint32_t round = 0; round < kRounds; ++round) {
+      const uint32_t octet = round * kStep * kWaveLanes + LaneIndex();
+      if (!kWhole && octet * kOctet >= span.elements) return;
+      Floats sums[kStep];
+#pragma unroll
+      for (uint32_t i = 0; i < kStep; ++i) ClearSums(sums[i]);
+#pragma unroll 2
+      for (uint32_t r = 0; r < args_.world_size; ++r) {
+        Octet<kDtype> x[kStep];
+#pragma unroll
+        for (uint32_t i = 0; i < kStep; ++i) {
+          x[i] = LoadTileOctet<kDtype, kWhole>(args_.inputs[r], span, octet + i * kWaveLanes);
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < kStep; ++i) AddTo(sums[i], Widen<kDtype>(x[i]));
+      }
+      Octet<kDtype> result[kStep];
+#pragma unroll
+      for (uint32_t i = 0; i < kStep; ++i) {
+        FinishSums(args_, sums[i]);
+        ClearTail<kWhole>(span, octet + i * kWaveLanes, sums[i]);
+        result[i] = RoundOctet<kDtype>(sums[i], &non_finite_);
+      }
+#pragma unroll 1
+      for (uint32_t r = 0; r < args_.world_size; ++r) {
+#pragma unroll
+        for (uint32_t i = 0; i < kStep; ++i) {
+          Epilogue::template Store<kDtype, kWhole>(args_.outputs[r], span,
+                                                   octet + i * kWaveLanes, result[i]);
+        }
+      }
+    }
+  }
+
+  const AllReduceArgs& args_;
+  Exchange exchange_;
+  const uint32_t wave_;
+  uint32_t non_finite_ = 0;
+};
+
+}  // namespace qrd::gpu

@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/gpu/gpu_collective.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <new>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/gpu/plan.h"
+#include "kernels/gpu/validate.h"
+
+#define QRD_RETURN_IF_RUNTIME_ERROR(call)                                          \
+  do {                                                                             \
+    const hipError_t qrd_error = (call);                                           \
+    if (qrd_error != hipSuccess) return FromRuntime(qrd_error, #call);             \
+  } while (false)
+
+namespace qrd::gpu {
+namespace {
+
+constexpr uint64_t kPageBytes = 4096;
+constexpr uint64_t RoundUp(uint64_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
+constexpr uint64_t kControlBytes = RoundUp(sizeof(Control));
+
+// The runtime's current device belongs to the thread: put it back.
+class ScopedDevice {
+ public:
+  explicit ScopedDevice(int device) {
+    if (hipGetDevice(&before_) != hipSuccess) before_ = 0;
+    error_ = hipSetDevice(device);
+  }
+  ~ScopedDevice() { (void)hipSetDevice(before_); }
+  ScopedDevice(const ScopedDevice&) = delete;
+  ScopedDevice& operator=(const ScopedDevice&) = delete;
+  hipError_t error() const { return error_; }
+
+ private:
+  int before_ = 0;
+  hipError_t error_;
+};
+
+// Memory that kernels write while we read it.
+template <typename T>
+T ReadShared(const T& value) {
+  return std::atomic_ref<T>(const_cast<T&>(value)).load(std::memory_order_acquire);
+}
+
+}  // namespace
+
+GpuCollective::GpuCollective(const Options& options) : options_(options) {
+  for (const int device : options_.device_of_rank) {
+    if (std::ranges::find(devices_, device) == devices_.end()) devices_.push_back(device);
+  }
+}
+
+absl::StatusOr<std::unique_ptr<GpuCollective>> GpuCollective::Create(const Options& options) {
+  const size_t ranks = options.device_of_rank.size();
+  if (ranks < 1 || ranks > kWorldSizeMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("device_of_rank has ", ranks, " ranks: want 1 to ", kWorldSizeMax));
+  }
+  int device_count = 0;
+  QRD_RETURN_IF_RUNTIME_ERROR(hipGetDeviceCount(&device_count));
+  for (size_t r = 0; r < ranks; ++r) {
+    const int device = options.device_of_rank[r];
+    if (device < 0 || device >= device_count) {
+      return absl::InvalidArgumentError(absl::StrCat("device_of_rank[", r, "] = ", device,
+                                                     ": want 0 to ", device_count - 1));
+    }
+  }
+  if (options.timeout_ns == 0) {
+    return absl::InvalidArgumentError("timeout_ns = 0: want at least 1; every wait is bounded");
+  }
+  std::unique_ptr<GpuCollective> collective(new (std::nothrow) GpuCollective(options));
+  if (collective == nullptr) return absl::ResourceExhaustedError("no host memory");
+  if (absl::Status status = collective->Initialize(); !status.ok()) return status;
+  return collective;
+}
+
+absl::Status GpuCollective::Initialize() {
+  if (absl::Status status = LoadKernels(devices_); !status.ok()) return status;
+  if (absl::Status status = EnablePeerAccess(); !status.ok()) return status;
+  if (absl::Status status = ChooseBlocks(); !status.ok()) return status;
+  if (absl::Status status = AllocatePools(); !status.ok()) return status;
+  return Reset();
+}
+
+std::vector<uint32_t> GpuCollective::RanksOn(size_t device_index) const {
+  std::vector<uint32_t> ranks;
+  for (uint32_t r = 0; r < world_size(); ++r) {
+    if (options_.device_of_rank[r] == devices_[device_index]) ranks.push_back(r);
+  }
+  return ranks;
+}
+
+// Every device and rank runs the same number of blocks: as many as the poorest device can hold, of
+// processors and of pool.
+absl::Status GpuCollective::ChooseBlocks() {
+  uint64_t blocks = std::min(options_.blocks_max, kBlocksPerRankMax);
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    int processors = 0, lanes = 0;
+    QRD_RETURN_IF_RUNTIME_ERROR(
+        hipDeviceGetAttribute(&processors, hipDeviceAttributeMultiprocessorCount, devices_[i]));
+    QRD_RETURN_IF_RUNTIME_ERROR(
+        hipDeviceGetAttribute(&lanes, hipDeviceAttributeWarpSize, devices_[i]));
+    const uint32_t waves = kBlockThreads / static_cast<uint32_t>(lanes);
+    if (waves_ != 0 && waves != waves_) {
+      return absl::UnimplementedError("devices of different wave sizes in one communicator");
+    }
+    waves_ = waves;
+    const uint64_t local = RanksOn(i).size();
+    const uint64_t fixed = local * kControlBytes;
+    const uint64_t per_block = local * InboxBytes(1, world_size(), waves);
+    if (options_.pool_bytes_max < fixed + per_block) {
+      return absl::InvalidArgumentError(absl::StrCat("pool_bytes_max = ", options_.pool_bytes_max,
+                                                     ": want at least ", fixed + per_block));
+    }
+    blocks = std::min({blocks, static_cast<uint64_t>(processors) * kBlocksPerProcessor / local,
+                       (options_.pool_bytes_max - fixed) / per_block});
+  }
+  if (blocks == 0) {
+    return absl::InvalidArgumentError("more ranks on a device than it has room for blocks");
+  }
+  blocks_ = static_cast<uint32_t>(blocks);
+  return absl::OkStatus();
+}
+
+absl::Status GpuCollective::EnablePeerAccess() const {
+  for (const int from : devices_) {
+    const ScopedDevice device(from);
+    QRD_RETURN_IF_RUNTIME_ERROR(device.error());
+    for (const int to : devices_) {
+      if (to == from) continue;
+      int possible = 0;
+      QRD_RETURN_IF_RUNTIME_ERROR(hipDeviceCanAccessPeer(&possible, from, to));
+      if (possible == 0) {
+        return absl::UnimplementedError(
+            absl::StrCat("device ", from, " cannot reach the memory of device ", to));
+      }
+      const hipError_t error = hipDeviceEnablePeerAccess(to, 0);
+      if (error == hipErrorPeerAccessAlreadyEnabled) {
+        (void)hipGetLastError();
+      } else if (error != hipSuccess) {
+        return FromRuntime(error, "hipDeviceEnablePeerAccess");
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GpuCollective::AllocatePools() {
+  pools_.resize(devices_.size());
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    const ScopedDevice device(devices_[i]);
+    QRD_RETURN_IF_RUNTIME_ERROR(device.error());
+    const std::vector<uint32_t> ranks = RanksOn(i);
+    const uint64_t inbox_bytes = InboxBytes(blocks_, world_size(), waves_);
+    Pool& pool = pools_[i];
+    pool.bytes = ranks.size() * (kControlBytes + inbox_bytes);
+    void* memory = nullptr;
+    // Uncached memory is for peers; ranks of one device share its caches.
+    const hipError_t error =
+        devices_.size() > 1 ? AllocateShared(&memory, pool.bytes) : hipMalloc(&memory, pool.bytes);
+    if (error != hipSuccess) {
+      return absl::ResourceExhaustedError(absl::StrCat("pool of ", pool.bytes, " bytes on device ",
+                                                       devices_[i], ": ", hipGetErrorString(error)));
+    }
+    pool.memory = static_cast<uint8_t*>(memory);
+    for (size_t k = 0; k < ranks.size(); ++k) {
+      controls_[ranks[k]] = reinterpret_cast<Control*>(pool.memory + k * kControlBytes);
+      inboxes_[ranks[k]] = pool.memory + ranks.size() * kControlBytes + k * inbox_bytes;
+    }
+  }
+  const size_t status_bytes = world_size() * sizeof(RankStatus);
+  QRD_RETURN_IF_RUNTIME_ERROR(hipHostMalloc(&host_block_, status_bytes + sizeof(RankStatus),
+                                            hipHostMallocMapped | hipHostMallocPortable));
+  std::memset(host_block_, 0, status_bytes + sizeof(RankStatus));
+  status_ = static_cast<RankStatus*>(host_block_);
+  abort_ = reinterpret_cast<uint32_t*>(static_cast<uint8_t*>(host_block_) + status_bytes);
+  return absl::OkStatus();
+}
+
+GpuCollective::~GpuCollective() {
+  if (abort_ != nullptr) Abort();
+  for (size_t i = 0; i < pools_.size(); ++i) {
+    const ScopedDevice device(devices_[i]);
+    (void)hipDeviceSynchronize();
+    if (pools_[i].memory != nullptr) (void)hipFree(pools_[i].memory);
+  }
+  if (host_block_ != nullptr) (void)hipHostFree(host_block_);
+}
+
+absl::Status GpuCollective::Validate(const LaunchParams& params) const {
+  return ValidateLaunch(params, world_size());
+}
+
+AllReduceArgs GpuCollective::MakeArgs(const LaunchParams& params) const {
+  AllReduceArgs args = {};
+  uint64_t addresses = 0;
+  for (uint32_t r = 0; r < params.world_size; ++r) {
+    args.inputs[r] = params.inputs[r];
+    args.outputs[r] = params.outputs[r];
+    args.controls[r] = controls_[r];
+    args.inboxes[r] = inboxes_[r];
+    addresses |= reinterpret_cast<uintptr_t>(params.inputs[r]) |
+                 reinterpret_cast<uintptr_t>(params.outputs[r]);
+  }
+  args.status = status_;
+  args.abort = abort_;
+  args.count = params.count;
+  args.timeout_ns = options_.timeout_ns;
+  args.world_size = params.world_size;
+  args.average = params.op == ReduceOp::kAvg;
+  args.aligned = addresses % 16 == 0;
+  PlanSteps(params.codec, params.algorithm, params.dtype, waves_, blocks_, &args);
+  return args;
+}
+
+absl::Status GpuCollective::Launch(const LaunchParams& params,
+                                   std::span<const hipStream_t> streams) {
+  return LaunchRanks(params, ~uint32_t{0}, streams);
+}
+
+absl::Status GpuCollective::LaunchRanks(const LaunchParams& params, uint32_t rank_bits,
+                                        std::span<const hipStream_t> streams) {
+  if (streams.size() != devices_.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("streams has ", streams.size(), ": want ",
+                                                   devices_.size(), ", one a device"));
+  }
+  if (absl::Status status = Validate(params); !status.ok()) return status;
+  if (absl::Status status = Health(); !status.ok()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the communicator has failed and was not reset: ", status.ToString()));
+  }
+  if (params.count == 0) return absl::OkStatus();
+  AllReduceArgs args = MakeArgs(params);
+  const KernelTable* kernels = KernelsOf(params.codec, params.dtype);
+  const void* kernel =
+      params.algorithm == Algorithm::kOneShot ? kernels->one_shot : kernels->two_shot;
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    args.local_count = 0;
+    for (const uint32_t rank : RanksOn(i)) {
+      if ((rank_bits >> rank & 1) != 0) args.local[args.local_count++] = static_cast<uint8_t>(rank);
+    }
+    if (args.local_count == 0) continue;
+    const ScopedDevice device(devices_[i]);
+    QRD_RETURN_IF_RUNTIME_ERROR(device.error());
+    if (params.world_size == 1) {
+      if (params.inputs[0] == params.outputs[0]) continue;
+      QRD_RETURN_IF_RUNTIME_ERROR(hipMemcpyAsync(params.outputs[0], params.inputs[0],
+                                                 params.count * DtypeBytes(params.dtype),
+                                                 hipMemcpyDeviceToDevice, streams[i]));
+      continue;
+    }
+    void* arguments[] = {&args};
+    // Cooperative: all blocks are on the device at once, or none.
+    QRD_RETURN_IF_RUNTIME_ERROR(hipLaunchCooperativeKernel(kernel, dim3(args.blocks * args.local_count),
+                                                           dim3(kBlockThreads), arguments, 0,
+                                                           streams[i]));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GpuCollective::Health() const {
+  for (uint32_t r = 0; r < world_size(); ++r) {
+    if (ReadShared(status_[r].timed_out) == 0) continue;
+    return absl::DeadlineExceededError(
+        absl::StrCat("rank ", r, " waited ", options_.timeout_ns, " ns for rank ",
+                     ReadShared(status_[r].missing), " (block ", ReadShared(status_[r].block),
+                     ", round ", ReadShared(status_[r].epoch), ")"));
+  }
+  if (ReadShared(*abort_) != 0) return absl::AbortedError("the communicator was aborted");
+  return absl::OkStatus();
+}
+
+void GpuCollective::Abort() {
+  std::atomic_ref<uint32_t>(*abort_).store(1, std::memory_order_release);
+}
+
+absl::Status GpuCollective::Reset() {
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    const ScopedDevice device(devices_[i]);
+    QRD_RETURN_IF_RUNTIME_ERROR(device.error());
+    QRD_RETURN_IF_RUNTIME_ERROR(hipDeviceSynchronize());
+    QRD_RETURN_IF_RUNTIME_ERROR(
+        hipMemset(pools_[i].memory, 0, RanksOn(i).size() * kControlBytes));
+    QRD_RETURN_IF_RUNTIME_ERROR(hipDeviceSynchronize());
+  }
+  std::memset(host_block_, 0, (world_size() + 1) * sizeof(RankStatus));
+  return absl::OkStatus();
+}
+
+uint64_t GpuCollective::finished_operations(uint32_t rank) const {
+  return rank < world_size() ? ReadShared(status_[rank].operations) : 0;
+}
+
+uint64_t GpuCollective::non_finite() const {
+  uint64_t sum = 0;
+  for (uint32_t r = 0; r < world_size(); ++r) sum += ReadShared(status_[r].non_finite);
+  return sum;
+}
+
+}  // namespace qrd::gpu

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// What host and device code of the GPU backend agree on: arguments of the kernels, the layout of the
+// memory that ranks share, and the table of kernels. Plain C++.
+//
+// Memory of a rank, on its device: one Control, and one inbox. A block is one of `blocks` of each
+// rank; block b of a rank only ever talks to block b of the others, and all its addresses follow from
+// b alone, never from the size, dtype or codec of a call, so calls of any shape can follow each other.
+//
+// Rounds. Whatever crosses ranks does so in rounds, counted by each block of each rank in its epoch,
+// which lives on the device and so goes on through graph replays. A round: write payload into region
+// (epoch & 1) of the peers' inboxes, then the epoch into their flags, wait for theirs, read. A block
+// writes its flag of round e + 1 only after it has read all of round e; so when all flags of round
+// e + 1 are there, region (e & 1) is free everywhere, and round e + 2 may write it.
+//
+// Thread safety: plain data. Ownership: kernels/gpu/gpu_collective.h owns all of it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/types.h"
+
+namespace qrd::gpu {
+
+inline constexpr uint32_t kBlockThreads = 256;
+// Blocks of a collective on a multiprocessor: what every kernel is compiled for.
+inline constexpr uint32_t kBlocksPerProcessor = 2;
+inline constexpr uint32_t kBlocksPerRankMax = 2048;
+// A tile of any codec, or 2048 bytes of a tensor.
+inline constexpr uint32_t kSlotBytes = 2176;
+
+struct alignas(64) BlockFlags {
+  uint32_t of_rank[kWorldSizeMax];  // written by that rank's block: the last round it announced
+};
+
+struct Control {
+  BlockFlags flags[kBlocksPerRankMax];
+  uint32_t epochs[kBlocksPerRankMax];  // written by the rank's own blocks only
+  uint64_t non_finite;                 // of the operation that runs
+  uint32_t arrived;                    // blocks that have finished
+};
+
+// Written to host memory when the last block of a rank has finished, or by whoever gives up.
+struct alignas(64) RankStatus {
+  uint64_t operations;  // finished since the start, also by graph replay
+  uint64_t non_finite;  // NaN or Inf elements of the last one that this rank counted
+  uint32_t timed_out;   // 1: a wait passed its bound, sticky
+  uint32_t missing;     // the rank that was waited for
+  uint32_t block, epoch;
+};
+
+struct AllReduceArgs {
+  const void* inputs[kWorldSizeMax];
+  void* outputs[kWorldSizeMax];
+  Control* controls[kWorldSizeMax];
+  uint8_t* inboxes[kWorldSizeMax];
+  RankStatus* status;     // of all ranks, host memory
+  uint32_t* abort;        // host memory; not 0: give up
+  uint64_t count;
+  uint64_t timeout_ns;    // bound of one wait
+  uint64_t tiles_each;    // two_shot: tiles that every rank owns
+  uint32_t tiles_extra;   // ranks that own one more
+  uint32_t steps;         // turns of each block
+  uint32_t world_size;
+  uint32_t blocks;        // of each rank
+  uint32_t local_count;   // ranks in this launch
+  uint8_t local[kWorldSizeMax];
+  bool average;
+  bool aligned;           // all tensors are aligned to 16
+};
+
+struct CodecArgs {
+  void* values;  // the dtype or fp32
+  uint8_t* wire;
+  uint64_t count;
+  bool aligned;  // both are aligned to 16
+};
+
+constexpr uint64_t InboxBytes(uint32_t blocks, uint32_t world_size, uint32_t waves) {
+  return uint64_t{2} * blocks * world_size * waves * kSlotBytes;
+}
+
+// Device functions for hipLaunchKernel. AllReduceArgs or CodecArgs by value.
+struct KernelTable {
+  const void* one_shot;
+  const void* two_shot;
+  const void* encode;
+  const void* encode_fp32;
+  const void* decode;       // to the dtype
+  const void* decode_fp32;
+};
+
+// nullptr for a combination that was not built.
+const KernelTable* KernelsOf(Codec codec, Dtype dtype);
+
+}  // namespace qrd::gpu

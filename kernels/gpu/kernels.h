@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// The entry points: device functions of the other headers as kernels. Included by the generated
+// instance files only.
+#pragma once
+
+#include "kernels/gpu/all_reduce.h"
+#include "kernels/gpu/all_reduce_none.h"
+#include "kernels/gpu/codec_kernels.h"
+#include "kernels/gpu/device.h"
+#include "kernels/gpu/epilogue.h"
+#include "kernels/gpu/kernel_args.h"
+
+namespace qrd::gpu {
+
+// Blocks that fit on a multiprocessor at least; registers are limited accordingly. The collectives'
+// grids are sized by it (kernels/gpu/gpu_collective.cc checks that it holds).
+inline constexpr uint32_t kCollectiveBlocks = kBlocksPerProcessor;
+inline constexpr uint32_t kCodecBlocks = 4;
+
+template <Codec kCodec, Dtype kDtype>
+struct Entry {
+  static constexpr bool kNone = kCodec == Codec::kNone;
+  template <bool kOneShot>
+  static QRD_DEVICE void Run(const AllReduceArgs& args) {
+    if constexpr (kNone) {
+      AllReduceNone<kDtype, IdentityEpilogue> run(args);
+      kOneShot ? run.OneShot() : run.TwoShot();
+    } else {
+      AllReduce<kCodec, kDtype, IdentityEpilogue> run(args);
+      kOneShot ? run.OneShot() : run.TwoShot();
+    }
+  }
+  template <bool kFromFloats>
+  static QRD_DEVICE void Encode(const CodecArgs& args) {
+    if constexpr (kNone) {
+      ConvertTensor<kFromFloats ? Dtype::kFp32 : kDtype, kDtype, kFromFloats>(
+          args.values, args.wire, args.count, args.aligned);
+    } else {
+      EncodeTensor<kCodec, kDtype, kFromFloats>(args);
+    }
+  }
+  template <Dtype kTo>
+  static QRD_DEVICE void Decode(const CodecArgs& args) {
+    if constexpr (kNone) {
+      ConvertTensor<kDtype, kTo, true>(args.wire, args.values, args.count, args.aligned);
+    } else {
+      DecodeTensor<kCodec, kDtype, kTo>(args);
+    }
+  }
+};
+
+template <Codec kCodec, Dtype kDtype>
+QRD_KERNEL(kBlockThreads, kCollectiveBlocks) OneShotKernel(const AllReduceArgs args) {
+  Entry<kCodec, kDtype>::template Run<true>(args);
+}
+template <Codec kCodec, Dtype kDtype>
+QRD_KERNEL(kBlockThreads, kCollectiveBlocks) TwoShotKernel(const AllReduceArgs args) {
+  Entry<kCodec, kDtype>::template Run<false>(args);
+}
+template <Codec kCodec, Dtype kDtype, bool kFromFloats>
+QRD_KERNEL(kBlockThreads, kCodecBlocks) EncodeKernel(const CodecArgs args) {
+  Entry<kCodec, kDtype>::template Encode<kFromFloats>(args);
+}
+template <Codec kCodec, Dtype kDtype, Dtype kTo>
+QRD_KERNEL(kBlockThreads, kCodecBlocks) DecodeKernel(const CodecArgs args) {
+  Entry<kCodec, kDtype>::template Decode<kTo>(args);
+}
+
+// Specialised by each instance file.
+template <Codec kCodec, Dtype kDtype>
+const KernelTable& TableOf();
+
+// NOLINTNEXTLINE(cppcoreguidelines-macro-usage)
+#define QRD_GPU_INSTANCE(codec, dtype)                                                       \
+  template <>                                                                                \
+  const KernelTable& TableOf<Codec::codec, Dtype::dtype>() {                                 \
+    static const KernelTable table = {                                                       \
+        reinterpret_cast<const void*>(&OneShotKernel<Codec::codec, Dtype::dtype>),           \
+        reinterpret_cast<const void*>(&TwoShotKernel<Codec::codec, Dtype::dtype>),           \
+        reinterpret_cast<const void*>(&EncodeKernel<Codec::codec, Dtype::dtype, false>),     \
+        reinterpret_cast<const void*>(                                                       \
+            &EncodeKernel<Codec::codec, Dtype::dtype,                                          \
+                          Dtype::dtype != Dtype::kFp32 || Codec::codec == Codec::kNone>),    \
+        reinterpret_cast<const void*>(&DecodeKernel<Codec::codec, Dtype::dtype, Dtype::dtype>), \
+        reinterpret_cast<const void*>(&DecodeKernel<Codec::codec, Dtype::dtype, Dtype::kFp32>)}; \
+    return table;                                                                            \
+  }
+
+}  // namespace qrd::gpu

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a collective is cut: blocks of each rank and turns of each block. The same on all ranks, a
+// function of the call and of the communicator alone.
+//
+// Thread safety: pure functions.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/gpu/kernel_args.h"
+#include "kernels/types.h"
+
+namespace qrd::gpu {
+
+// Fills in tiles_each, tiles_extra, blocks and steps; count and world_size are set. A block runs `waves`
+// tiles at a time; no rank has more than blocks_max blocks.
+inline void PlanSteps(Codec codec, Algorithm algorithm, Dtype dtype, uint32_t waves,
+                      uint32_t blocks_max, AllReduceArgs* args) {
+  const uint64_t tiles = TileCount(args->count);
+  args->tiles_each = tiles / args->world_size;
+  args->tiles_extra = static_cast<uint32_t>(tiles % args->world_size);
+  // What a wave takes a step: a tile of its own segment, a tile, or 2048 bytes.
+  uint64_t turns = tiles;
+  if (algorithm == Algorithm::kTwoShot) {
+    turns = args->tiles_each + (args->tiles_extra != 0 ? 1 : 0);
+  } else if (codec == Codec::kNone) {
+    turns = (args->count * DtypeBytes(dtype) + 2047) / 2048;
+  }
+  args->blocks = static_cast<uint32_t>(std::clamp<uint64_t>((turns + waves - 1) / waves, 1,
+                                                            blocks_max));
+  const uint64_t per_step = uint64_t{args->blocks} * waves;
+  args->steps = static_cast<uint32_t>((turns + per_step - 1) / per_step);
+}
+
+}  // namespace qrd::gpu
