@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// Conformance of the GPU kernels on the device of this machine:
+//   gpu_conformance GOLDEN_FOLDER [quick]
+// Prints every failed check, last "N passed, N failed". `quick`: small counts, for compute-sanitizer.
+// Exit status: 0 all passed, 1 a check failed, 2 bad arguments, 77 no GPU.
+#include "conformance.h"
+
+#include <atomic>
+#include <cstdio>
+#include <string>
+#include <thread>
+
+#include "kernels/gpu/gpu_collective.h"
+
+namespace qrd::testing {
+
+void RunInParallel(const std::vector<std::function<void()>>& work) {
+  std::atomic<size_t> next = 0;
+  std::vector<std::thread> threads;
+  for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i) {
+    threads.emplace_back([&] {
+      for (size_t at = next++; at < work.size(); at = next++) work[at]();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace qrd::testing
+
+int main(int argc, char** argv) {
+  using namespace qrd::testing;  // NOLINT(google-build-using-namespace)
+  if (argc < 2 || argc > 3 || (argc == 3 && std::string(argv[2]) != "quick")) {
+    std::fprintf(stderr, "usage: gpu_conformance GOLDEN_FOLDER [quick]\n");
+    return 2;
+  }
+  const bool quick = argc == 3;
+  int devices = 0;
+  if (hipGetDeviceCount(&devices) != hipSuccess || devices == 0) {
+    std::printf("no GPU: skipped\n");
+    return 77;
+  }
+  const auto target = qrd::gpu::DeviceTarget(0);
+  std::printf("%d device(s), %s\n", devices, target.ok() ? target->c_str() : "?");
+  Report report;
+  report.Section("golden files: codecs");
+  CheckGoldenCodecs(argv[1], &report);
+  report.Section("golden files: reductions");
+  CheckGoldenReductions(argv[1], &report);
+  report.Section("errors name field, value and bound");
+  CheckErrors(&report);
+  report.Section("a missing rank");
+  CheckMissingRank(&report);
+  report.Section("abort");
+  CheckAbort(&report);
+  report.Section("graph replays");
+  CheckGraphReplays(quick ? 3 : 300, &report);
+  report.Section("changing shapes");
+  CheckChangingShapes(quick ? 20 : 5000, &report);
+  report.Section("ranks launched apart");
+  CheckSeparateLaunches(&report);
+  report.Section("two communicators");
+  CheckTwoCommunicators(&report);
+  report.Section("ranks on several devices");
+  CheckManyDevices(&report);
+  if (!quick) {
+    report.Section("large messages");
+    CheckLargeMessages(&report);
+    report.Section("every instance");
+    CheckEveryInstance(&report);
+    report.Section("codecs");
+    CheckCodecs(&report);
+    report.Section("any wire bytes");
+    CheckAnyWire(&report);
+  }
+  return report.Finish();
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs the entry points of kernels/gpu/kernels.h on the emulated device.
+#pragma once
+
+#include "emulated_kernels.h"
+#include "kernels/gpu/kernels.h"
+
+namespace qrd::gpu {
+
+inline constexpr uint32_t kEmulatedCodecBlocks = 1;
+
+template <Codec kCodec, Dtype kDtype>
+struct Emulated {
+  using E = Entry<kCodec, kDtype>;
+  static void OneShot(const AllReduceArgs& args) {
+    RunEmulated(args.blocks * args.local_count, kBlockThreads,
+                [&] { E::template Run<true>(args); });
+  }
+  static void TwoShot(const AllReduceArgs& args) {
+    RunEmulated(args.blocks * args.local_count, kBlockThreads,
+                [&] { E::template Run<false>(args); });
+  }
+  template <bool kFromFloats>
+  static void Encode(const CodecArgs& args) {
+    RunEmulated(kEmulatedCodecBlocks, kBlockThreads,
+                [&] { E::template Encode<kFromFloats>(args); });
+  }
+  template <Dtype kTo>
+  static void Decode(const CodecArgs& args) {
+    RunEmulated(kEmulatedCodecBlocks, kBlockThreads, [&] { E::template Decode<kTo>(args); });
+  }
+  static constexpr EmulatedKernels kKernels = {
+      OneShot,        TwoShot, Encode<false>, Encode<kDtype != Dtype::kFp32 || kCodec == Codec::kNone>,
+      Decode<kDtype>, Decode<Dtype::kFp32>};
+};
+
+template <Codec kCodec>
+const EmulatedKernels& EmulatedOf(Dtype dtype);
+
+}  // namespace qrd::gpu
+
+// NOLINTNEXTLINE(cppcoreguidelines-macro-usage)
+#define QRD_EMULATED_INSTANCE(codec)                                                       \
+  template <>                                                                              \
+  const EmulatedKernels& EmulatedOf<Codec::codec>(Dtype dtype) {                           \
+    if (dtype == Dtype::kFp16) return Emulated<Codec::codec, Dtype::kFp16>::kKernels;      \
+    if (dtype == Dtype::kBf16) return Emulated<Codec::codec, Dtype::kBf16>::kKernels;      \
+    return Emulated<Codec::codec, Dtype::kFp32>::kKernels;                                 \
+  }
