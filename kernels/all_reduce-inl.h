@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Vector pieces of the host all-reduce, compiled once per instruction set (Highway's
-// foreach_target): widening, rounding R(), rank-order sums of a block, non-finite counts, and
-// stores past the caches.
+// foreach_target): sums in rank order, and stores that bypass the caches.
 //
 // A result is made once, in a small buffer that stays in the L1 cache, and then copied to every
 // rank's output: each stream is read and written in runs, whatever the world size, and in place
@@ -24,131 +23,13 @@
 
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
-#include "kernels/backend.h"
+#include "kernels/all_reduce_vector-inl.h"
 #include "kernels/types.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace qrd {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
-
-// The x86 conversions of AVX2 (F16C) and up round to nearest even and keep subnormals; Highway's
-// emulation for older instruction sets does not handle Inf and subnormals, so those use integers.
-#undef QRD_NATIVE_F16
-#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2 && !defined(HWY_DISABLE_F16C)
-#define QRD_NATIVE_F16 1
-#else
-#define QRD_NATIVE_F16 0
-#endif
-
-template <Dtype kDtype>
-struct DtypeTraits;
-template <>
-struct DtypeTraits<Dtype::kFp16> {
-  using Storage = uint16_t;
-  static constexpr uint32_t kLimit =
-      0x477FF000;  // rounds to Inf from here (wire format, section 3)
-  static constexpr uint32_t kInfBits = 0x7C00, kMagnitudeMask = 0x7FFF;
-};
-template <>
-struct DtypeTraits<Dtype::kBf16> {
-  using Storage = uint16_t;
-  static constexpr uint32_t kLimit = 0x7F7F8000;
-  static constexpr uint32_t kInfBits = 0x7F80, kMagnitudeMask = 0x7FFF;
-};
-template <>
-struct DtypeTraits<Dtype::kFp32> {
-  using Storage = uint32_t;
-  static constexpr uint32_t kLimit = 0x7F800000;
-  static constexpr uint32_t kInfBits = 0x7F800000, kMagnitudeMask = 0x7FFFFFFF;
-};
-template <Dtype kDtype>
-using StorageOf = typename DtypeTraits<kDtype>::Storage;
-
-using DF = hn::ScalableTag<float>;
-using DU = hn::RebindToUnsigned<DF>;
-using DI = hn::RebindToSigned<DF>;
-using DU16 = hn::Rebind<uint16_t, DF>;
-using VF = hn::Vec<DF>;
-using VI = hn::Vec<DI>;
-
-template <Dtype kDtype>
-HWY_INLINE VF LoadWidened(const StorageOf<kDtype>* HWY_RESTRICT p) {
-  const DF df;
-  const DU du;
-  if constexpr (kDtype == Dtype::kFp32) {
-    return hn::BitCast(df, hn::LoadU(du, p));
-  } else if constexpr (kDtype == Dtype::kBf16) {
-    return hn::BitCast(df, hn::ShiftLeft<16>(hn::PromoteTo(du, hn::LoadU(DU16(), p))));
-  } else {
-    const auto half = hn::LoadU(DU16(), p);
-#if QRD_NATIVE_F16
-    const hn::Rebind<hwy::float16_t, DF> df16;
-    return hn::PromoteTo(df, hn::BitCast(df16, half));
-#else
-    const auto bits = hn::PromoteTo(du, half);
-    const auto sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(du, 0x8000u)));
-    const auto moved = hn::ShiftLeft<13>(hn::And(bits, hn::Set(du, 0x7FFFu)));
-    // The exponents differ by 112; the product is exact, also for subnormals.
-    const auto finite =
-        hn::BitCast(du, hn::Mul(hn::BitCast(df, moved), hn::BitCast(df, hn::Set(du, 0x77800000u))));
-    const auto special = hn::Or(moved, hn::Set(du, 0x7F800000u));
-    const auto is_special = hn::Gt(hn::BitCast(DI(), moved), hn::Set(DI(), (0x7C00 << 13) - 1));
-    return hn::BitCast(
-        df, hn::Or(sign, hn::IfThenElse(hn::RebindMask(du, is_special), special, finite)));
-#endif
-  }
-}
-
-// R(): one vector rounded to the dtype.
-template <Dtype kDtype>
-HWY_INLINE void StoreRounded(VF v, StorageOf<kDtype>* HWY_RESTRICT p) {
-  const DF df;
-  const DU du;
-  const DI di;
-  const auto is_nan = hn::IsNaN(v);
-  const auto bits = hn::BitCast(du, v);
-  if constexpr (kDtype == Dtype::kFp32) {
-    hn::StoreU(hn::IfThenElse(hn::RebindMask(du, is_nan), hn::Set(du, 0x7FC00000u), bits), du, p);
-  } else if constexpr (kDtype == Dtype::kBf16) {
-    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1u));
-    const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(du, 0x7FFFu)), odd));
-    const auto result = hn::IfThenElse(hn::RebindMask(du, is_nan), hn::Set(du, 0x7FC0u), rounded);
-    hn::StoreU(hn::DemoteTo(DU16(), hn::BitCast(di, result)), DU16(), p);
-  } else {
-#if QRD_NATIVE_F16
-    const hn::Rebind<hwy::float16_t, DF> df16;
-    const auto canonical = hn::BitCast(df, hn::Set(du, 0x7FC00000u));
-    const auto half = hn::DemoteTo(df16, hn::IfThenElse(is_nan, canonical, v));
-    hn::StoreU(hn::BitCast(DU16(), half), DU16(), p);
-#else
-    const auto magnitude = hn::And(bits, hn::Set(du, 0x7FFFFFFFu));
-    const auto sign = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 0x8000u));
-    const auto odd = hn::And(hn::ShiftRight<13>(bits), hn::Set(du, 1u));
-    const auto normal =
-        hn::Sub(hn::ShiftRight<13>(hn::Add(hn::Add(magnitude, hn::Set(du, 0xFFFu)), odd)),
-                hn::Set(du, 112u << 10));
-    // Adding 0.5 leaves a multiple of 2^-24, the unit of fp16's subnormals, in the low bits.
-    const auto half = hn::Set(df, 0.5f);
-    const auto small =
-        hn::Sub(hn::BitCast(du, hn::Add(hn::BitCast(df, magnitude), half)), hn::BitCast(du, half));
-    const auto m = hn::BitCast(di, magnitude);
-    auto result =
-        hn::IfThenElse(hn::RebindMask(du, hn::Gt(hn::Set(di, 0x38800000), m)), small, normal);
-    result = hn::IfThenElse(hn::RebindMask(du, hn::Gt(m, hn::Set(di, 0x477FEFFF))),
-                            hn::Set(du, 0x7C00u), result);
-    result = hn::Or(result, sign);
-    result = hn::IfThenElse(hn::RebindMask(du, is_nan), hn::Set(du, 0x7E00u), result);
-    hn::StoreU(hn::DemoteTo(DU16(), hn::BitCast(di, result)), DU16(), p);
-#endif
-  }
-}
-
-// Largest magnitude seen, as integers: order and comparison with kLimit are those of the floats.
-HWY_INLINE VI MaxMagnitude(VI seen, VF v) {
-  const DI di;
-  return hn::Max(seen, hn::And(hn::BitCast(di, v), hn::Set(di, 0x7FFFFFFF)));
-}
 
 // One vector of the sum (or average) at element i. kWorldSize 0: world_size at run time.
 template <Dtype kDtype, uint32_t kWorldSize, bool kAvg>
@@ -161,47 +42,87 @@ HWY_INLINE VF SumVector(const StorageOf<kDtype>* const* HWY_RESTRICT inputs, uin
   return acc;
 }
 
-// Elements of x[0..count) that are NaN or Inf. One pass if there is none, which is what it is made
-// for.
-template <Dtype kDtype>
-HWY_NOINLINE uint64_t CountNonFinite(const StorageOf<kDtype>* HWY_RESTRICT x, size_t count) {
-  using Traits = DtypeTraits<kDtype>;
-  using T = StorageOf<kDtype>;
-  using S = hwy::MakeSigned<T>;
-  const hn::ScalableTag<T> d;
-  const hn::RebindToSigned<decltype(d)> ds;
-  const size_t lanes = hn::Lanes(d);
-  const auto mask = hn::Set(ds, static_cast<S>(Traits::kMagnitudeMask));
-  auto seen = hn::Zero(ds);
-  size_t i = 0;
-  for (; i + lanes <= count; i += lanes) {
-    seen = hn::Max(seen, hn::And(hn::BitCast(ds, hn::LoadU(d, x + i)), mask));
+// result[0..count) = R(sum in rank order), count a multiple of the vector. Any values.
+template <Dtype kDtype, uint32_t kWorldSize, bool kAvg>
+HWY_NOINLINE void SumAny(const StorageOf<kDtype>* const* HWY_RESTRICT inputs, uint32_t world_size,
+                         size_t first, size_t count, StorageOf<kDtype>* HWY_RESTRICT result) {
+  const DF df;
+  const VF divisor = hn::Set(df, static_cast<float>(world_size));
+  for (size_t i = 0; i < count; i += hn::Lanes(df)) {
+    StoreRounded<kDtype>(
+        SumVector<kDtype, kWorldSize, kAvg>(inputs, world_size, first + i, divisor), result + i);
   }
-  const bool in_bulk =
-      !hn::AllFalse(ds, hn::Gt(seen, hn::Set(ds, static_cast<S>(Traits::kInfBits - 1))));
-  uint64_t nonfinite = 0;
-  for (size_t j = in_bulk ? 0 : i; j < count; ++j) {
-    nonfinite += (x[j] & Traits::kMagnitudeMask) >= Traits::kInfBits;
-  }
-  return nonfinite;
 }
 
-// result[0..count) = R(sum in rank order), count a multiple of the vector. True if an element of it
-// is NaN or Inf.
-template <Dtype kDtype, uint32_t kWorldSize, bool kAvg>
-HWY_INLINE bool SumVectors(const StorageOf<kDtype>* const* HWY_RESTRICT inputs, uint32_t world_size,
-                           size_t first, size_t count, StorageOf<kDtype>* HWY_RESTRICT result) {
+#if HWY_TARGET != HWY_SCALAR  // there a vector has no halves
+// Two vectors of bf16 sums at once, of the even and the odd elements: halves of 32-bit lanes need
+// no shuffles to widen and to narrow.
+template <uint32_t kWorldSize, bool kAvg>
+HWY_INLINE void SumBf16Pair(const uint16_t* const* HWY_RESTRICT inputs, uint32_t world_size,
+                            size_t i, VF divisor, VF& even, VF& odd) {
   const DF df;
-  const DI di;
+  const DU du;
+  const hn::Repartition<uint16_t, DU> du16;
+  const auto high = hn::Set(du, 0xFFFF0000u);
+  const uint32_t n = kWorldSize != 0 ? kWorldSize : world_size;
+  for (uint32_t r = 0; r < n; ++r) {
+    const auto both = hn::BitCast(du, hn::LoadU(du16, inputs[r] + i));
+    const VF rank_even = hn::BitCast(df, hn::ShiftLeft<16>(both));
+    const VF rank_odd = hn::BitCast(df, hn::And(both, high));
+    even = r == 0 ? rank_even : hn::Add(even, rank_even);
+    odd = r == 0 ? rank_odd : hn::Add(odd, rank_odd);
+  }
+  if constexpr (kAvg) {
+    even = hn::Div(even, divisor);
+    odd = hn::Div(odd, divisor);
+  }
+}
+
+HWY_INLINE void StoreFiniteBf16Pair(VF even, VF odd, uint16_t* HWY_RESTRICT p) {
+  const DU du;
+  const hn::Repartition<uint16_t, DU> du16;
+  const auto rounded = [&](VF v) HWY_ATTR {
+    const auto bits = hn::BitCast(du, v);
+    const auto last = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1u));
+    return hn::Add(hn::Add(bits, hn::Set(du, 0x7FFFu)), last);
+  };
+  const auto low = hn::ShiftRight<16>(rounded(even));
+  const auto high = hn::And(rounded(odd), hn::Set(du, 0xFFFF0000u));
+  hn::StoreU(hn::BitCast(du16, hn::Or(low, high)), du16, p);
+}
+
+#endif
+
+// The same for values that round to finite ones, which takes fewer operations. Returns false if
+// some might not; then `result` is not valid. The probe is a running sum of scaled values: Inf and
+// NaN stay in it, and the scale turns whatever rounds to Inf (and some large values before it) into
+// Inf.
+template <Dtype kDtype, uint32_t kWorldSize, bool kAvg>
+HWY_INLINE bool SumFinite(const StorageOf<kDtype>* const* HWY_RESTRICT inputs, uint32_t world_size,
+                          size_t first, size_t count, StorageOf<kDtype>* HWY_RESTRICT result) {
+  const DF df;
   const VF divisor = hn::Set(df, static_cast<float>(world_size));
-  VI seen = hn::Zero(di);
+  const VF scale = hn::Set(df, DtypeTraits<kDtype>::kProbeScale);
+  VF probe = hn::Zero(df);
+#if HWY_TARGET != HWY_SCALAR
+  if constexpr (kDtype == Dtype::kBf16) {
+    VF odd_probe = hn::Zero(df);
+    for (size_t i = 0; i < count; i += 2 * hn::Lanes(df)) {
+      VF even = hn::Zero(df), odd = hn::Zero(df);
+      SumBf16Pair<kWorldSize, kAvg>(inputs, world_size, first + i, divisor, even, odd);
+      probe = hn::MulAdd(even, scale, probe);
+      odd_probe = hn::MulAdd(odd, scale, odd_probe);
+      StoreFiniteBf16Pair(even, odd, result + i);
+    }
+    return hn::AllTrue(df, hn::And(hn::IsFinite(probe), hn::IsFinite(odd_probe)));
+  }
+#endif
   for (size_t i = 0; i < count; i += hn::Lanes(df)) {
     const VF v = SumVector<kDtype, kWorldSize, kAvg>(inputs, world_size, first + i, divisor);
-    seen = MaxMagnitude(seen, v);
-    StoreRounded<kDtype>(v, result + i);
+    probe = hn::MulAdd(v, scale, probe);
+    StoreRounded<kDtype, /*kMayBeNaN=*/false>(v, result + i);
   }
-  const auto limit = hn::Set(di, static_cast<int32_t>(DtypeTraits<kDtype>::kLimit - 1));
-  return !hn::AllFalse(di, hn::Gt(seen, limit));
+  return hn::AllTrue(df, hn::IsFinite(probe));
 }
 
 // How the results of a tile are written: bit r of stream_mask is set if rank r's output bypasses
@@ -252,7 +173,8 @@ HWY_NOINLINE uint64_t SumTile(const StorageOf<kDtype>* const* HWY_RESTRICT input
   uint64_t nonfinite = 0;
   size_t i = 0;
   for (; i + kRun <= count; i += kRun) {
-    if (SumVectors<kDtype, kWorldSize, kAvg>(inputs, world_size, i, kRun, result)) {
+    if (!SumFinite<kDtype, kWorldSize, kAvg>(inputs, n, i, kRun, result)) {
+      SumAny<kDtype, kWorldSize, kAvg>(inputs, n, i, kRun, result);
       nonfinite += CountNonFinite<kDtype>(result, kRun);
     }
     const bool prefetch = mode.prefetch && i + 2 * kRun <= count;
@@ -271,7 +193,7 @@ HWY_NOINLINE uint64_t SumTile(const StorageOf<kDtype>* const* HWY_RESTRICT input
     std::memcpy(padded[r], inputs[r] + i, rest * sizeof(T));
     rows[r] = padded[r];
   }
-  SumVectors<kDtype, kWorldSize, kAvg>(rows, world_size, 0, kRun, result);
+  SumAny<kDtype, kWorldSize, kAvg>(rows, n, 0, kRun, result);
   for (uint32_t r = 0; r < n; ++r) std::memcpy(outputs[r] + i, result, rest * sizeof(T));
   return nonfinite + CountNonFinite<kDtype>(result, rest);
 }
