@@ -200,11 +200,13 @@ absl::StatusOr<v1::Policy> ReadPolicyFile(const std::string& file) {
   return ParsePolicyText(text, shown);
 }
 
-std::string PolicyToText(const v1::Policy& policy) {
+std::string MessageToText(const google::protobuf::Message& message) {
   std::string text;
-  google::protobuf::TextFormat::PrintToString(policy, &text);
+  google::protobuf::TextFormat::PrintToString(message, &text);
   return text;
 }
+
+std::string PolicyToText(const v1::Policy& policy) { return MessageToText(policy); }
 
 std::string PolicyToTable(const v1::Policy& policy) {
   Table table({{"#", Align::kRight},

@@ -22,6 +22,8 @@ absl::StatusOr<v1::Policy> ParsePolicyText(absl::string_view text, absl::string_
 absl::StatusOr<v1::Policy> ReadPolicyFile(const std::string& file);
 // Text that ParsePolicyText reads back.
 std::string PolicyToText(const v1::Policy& policy);
+// Any message in protobuf text form.
+std::string MessageToText(const google::protobuf::Message& message);
 // Table of the rules, in the order in which they are tried, with what holds where none matches.
 std::string PolicyToTable(const v1::Policy& policy);
 

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/tools/qrbench/golden.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/tools/common/args.h"
+#include "client/tools/common/exit_codes.h"
+#include "client/tools/common/runtime_directory.h"
+#include "client/tools/qrbench/golden_check.h"
+#include "client/tools/qrbench/golden_served.h"
+#include "client/tools/qrbench/interrupt.h"
+#include "client/tools/qrbench/private_daemon.h"
+#include "client/tools/qrbench/progress.h"
+
+namespace qrd::tools {
+namespace {
+
+constexpr int kFailuresShown = 20;
+
+class GoldenRun {
+ public:
+  explicit GoldenRun(const GoldenSettings& settings) : settings_(settings) {}
+
+  int Execute();
+
+ private:
+  absl::Status StartServing();
+  absl::Status CheckAll();
+  absl::StatusOr<CaseResult> CheckOne(const GoldenCase& c);
+  void Count(const GoldenCase& c, const CaseResult& result);
+
+  const GoldenSettings& settings_;
+  absl::StatusOr<GoldenFolder> folder_ = absl::UnknownError("not loaded");
+  std::unique_ptr<PrivateDaemon> daemon_;
+  std::unique_ptr<GoldenServer> server_;
+  std::unique_ptr<Backend> backend_;
+  int passed_ = 0, failed_ = 0, skipped_ = 0;
+};
+
+absl::Status GoldenRun::StartServing() {
+  ConnectionFlags flags = settings_.connection;
+  if (settings_.start_daemon) {
+    absl::StatusOr<std::unique_ptr<PrivateDaemon>> daemon =
+        PrivateDaemon::Start(settings_.daemon_program);
+    if (!daemon.ok()) return daemon.status();
+    daemon_ = *std::move(daemon);
+    flags.runtime_directory = daemon_->runtime_directory();
+  }
+  absl::StatusOr<std::string> directory = FindRuntimeDirectory(flags.runtime_directory);
+  if (!directory.ok()) return directory.status();
+  const absl::StatusOr<int> fd = ConnectControlSocket(*directory);
+  if (!fd.ok()) return fd.status();
+  close(*fd);
+  flags.runtime_directory = *directory;
+  absl::StatusOr<std::unique_ptr<GoldenServer>> server = GoldenServer::Start(*folder_, *directory);
+  if (!server.ok()) return server.status();
+  server_ = *std::move(server);
+  return server_->Connect(flags);
+}
+
+absl::StatusOr<CaseResult> GoldenRun::CheckOne(const GoldenCase& c) {
+  if (!c.problem.empty()) return CaseResult{Verdict::kFailed, {c.problem}};
+  if (!c.is_reduce) return CheckCodecCase(*folder_, c);
+  if (server_ != nullptr) return server_->Check(c);
+  return CheckReduceCase(*folder_, c, *backend_);
+}
+
+void GoldenRun::Count(const GoldenCase& c, const CaseResult& result) {
+  if (result.verdict == Verdict::kPassed) ++passed_;
+  if (result.verdict == Verdict::kSkipped) ++skipped_;
+  if (result.verdict != Verdict::kFailed) return;
+  if (++failed_ > kFailuresShown && !settings_.verbose) return;
+  ClearProgress();
+  std::printf("FAILED case %u%s\n", c.number,
+              c.name.empty() ? "" : absl::StrCat(" ", c.name).c_str());
+  for (const std::string& difference : result.differences)
+    std::printf("  %s\n", difference.c_str());
+}
+
+absl::Status GoldenRun::CheckAll() {
+  std::vector<const GoldenCase*> order;
+  for (const GoldenCase& c : folder_->cases()) order.push_back(&c);
+  // Served: all cases of one number of ranks in a row, so that ranks attach once for them.
+  if (settings_.served) {
+    std::stable_sort(order.begin(), order.end(), [](const GoldenCase* a, const GoldenCase* b) {
+      return (a->is_reduce ? a->ranks : 0) < (b->is_reduce ? b->ranks : 0);
+    });
+  }
+  size_t done = 0;
+  for (const GoldenCase* c : order) {
+    if (Interrupted()) return absl::CancelledError("interrupted");
+    if (done++ % 50 == 0) Progress(absl::StrFormat("[%d/%d] cases", done, order.size()));
+    const absl::StatusOr<CaseResult> result = CheckOne(*c);
+    if (!result.ok()) {
+      return absl::Status(result.status().code(), absl::StrCat("case ", c->number, " ", c->name,
+                                                               ": ", result.status().message()));
+    }
+    Count(*c, *result);
+  }
+  return absl::OkStatus();
+}
+
+int GoldenRun::Execute() {
+  if (settings_.backend != "host") {
+    return Fail("qrbench", CheckKnown(settings_.backend, {"host"}, "--backend"), kExitUsage);
+  }
+  InstallInterruptHandlers();
+  folder_ = GoldenFolder::Load(settings_.directory);
+  if (!folder_.ok()) return Fail("qrbench", folder_.status(), kExitFailed);
+  for (const std::string& name : folder_->missing()) {
+    std::printf("note: no %s, its comparisons are skipped\n", name.c_str());
+  }
+  backend_ = MakeHostBackend();
+  absl::Status status = settings_.served ? StartServing() : absl::OkStatus();
+  if (!status.ok()) return Fail("qrbench", status, ExitCodeOf(status));
+  status = CheckAll();
+  ClearProgress();
+  const absl::Status finished = server_ != nullptr ? server_->Finish() : absl::OkStatus();
+  if (status.ok()) status = finished;
+  if (failed_ > kFailuresShown && !settings_.verbose) {
+    std::printf("%d more failures; --verbose prints them\n", failed_ - kFailuresShown);
+  }
+  if (skipped_ > 0) std::printf("%d skipped: nothing to compare with\n", skipped_);
+  if (passed_ + failed_ == 0) std::printf("no case was checked\n");
+  std::printf("%d passed, %d failed\n", passed_, failed_);
+  std::fflush(stdout);
+  if (Interrupted()) return Fail("qrbench", absl::CancelledError("interrupted"), kExitInterrupted);
+  if (!status.ok()) return Fail("qrbench", status, kExitFailed);
+  return failed_ == 0 && passed_ > 0 ? kExitOk : kExitFailed;
+}
+
+}  // namespace
+
+int RunGolden(const GoldenSettings& settings) { return GoldenRun(settings).Execute(); }
+
+}  // namespace qrd::tools

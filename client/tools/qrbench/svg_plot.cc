@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/tools/qrbench/svg_plot.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/tools/common/units.h"
+
+namespace qrd::tools {
+namespace {
+
+constexpr double kWidth = 960, kLeft = 84, kPlotWidth = 640, kPanelHeight = 300;
+constexpr double kTop = 84, kGap = 74, kBottom = 86;
+constexpr double kLegendX = kLeft + kPlotWidth + 28, kLegendStep = 22;
+constexpr char kGrey[] = "#6b7280";
+
+// Told apart also with colour-blind eyes; the marker's shape changes with every turn of the list.
+constexpr std::array<const char*, 8> kColours = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
+                                                 "#e69f00", "#56b4e9", "#4b3f72", "#7a5c00"};
+
+struct Axis {
+  double low = 0, high = 1;
+  bool log = false;
+  double from = 0, to = 1;  // pixels
+
+  double At(double value) const {
+    const double f =
+        log ? std::log(value / low) / std::log(high / low) : (value - low) / (high - low);
+    return from + f * (to - from);
+  }
+};
+
+bool Usable(const Point& point, bool y_log) {
+  return std::isfinite(point.x) && std::isfinite(point.y) && point.x > 0 && (!y_log || point.y > 0);
+}
+
+void Widen(Axis& axis, double value) {
+  axis.low = std::min(axis.low, value);
+  axis.high = std::max(axis.high, value);
+}
+
+Axis Empty(bool log) {
+  return {std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(), log, 0,
+          1};
+}
+
+// Some room around the data, and a sane axis where there is one value or none.
+void Settle(Axis& axis) {
+  if (axis.low > axis.high) axis = {1, 10, axis.log, axis.from, axis.to};
+  if (axis.log) {
+    const double room = std::max(std::pow(axis.high / axis.low, 0.04), 1.2);
+    axis.low /= room;
+    axis.high *= room;
+    return;
+  }
+  const double room = std::max((axis.high - axis.low) * 0.08, 1.0);
+  axis.low = axis.low >= 0 ? std::max(0.0, axis.low - room) : axis.low - room;
+  axis.high += room;
+}
+
+struct Tick {
+  double value;
+  std::string label;  // "": a grid line only
+};
+
+std::string TickNumber(double value) {
+  return value >= 1e6 || value < 1e-3 ? absl::StrFormat("%.0e", value)
+                                      : absl::StrFormat("%g", value);
+}
+
+std::vector<Tick> LogTicks(const Axis& axis) {
+  std::vector<Tick> ticks;
+  const bool few_decades = axis.high / axis.low < 300;
+  for (double decade = std::pow(10, std::floor(std::log10(axis.low))); decade <= axis.high;
+       decade *= 10) {
+    for (const int digit : {1, 2, 5}) {
+      const double value = decade * digit;
+      if (value < axis.low || value > axis.high) continue;
+      ticks.push_back({value, digit == 1 || few_decades ? TickNumber(value) : ""});
+    }
+  }
+  return ticks;
+}
+
+std::vector<Tick> LinearTicks(const Axis& axis) {
+  const double rough = (axis.high - axis.low) / 6;
+  const double power = std::pow(10, std::floor(std::log10(rough)));
+  const double step = power * (rough < 2 * power ? 2 : rough < 5 * power ? 5 : 10);
+  std::vector<Tick> ticks;
+  for (double value = std::ceil(axis.low / step) * step; value <= axis.high; value += step) {
+    ticks.push_back({value, absl::StrFormat("%g", std::fabs(value) < step / 2 ? 0 : value)});
+  }
+  return ticks;
+}
+
+std::vector<Tick> ByteTicks(const Axis& axis) {
+  const double octaves = std::log2(axis.high / axis.low);
+  const int step = octaves <= 9 ? 1 : octaves <= 18 ? 2 : 4;
+  std::vector<Tick> ticks;
+  for (int power = 0; power < 63; power += step) {
+    const double value = std::ldexp(1, power);
+    if (value < axis.low || value > axis.high) continue;
+    ticks.push_back({value, HumanBytes(uint64_t{1} << power)});
+  }
+  return ticks;
+}
+
+std::string TextAt(double x, double y, const std::string& anchor, const std::string& style,
+                   const std::string& text) {
+  return absl::StrFormat("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\" %s>%s</text>\n", x, y,
+                         anchor, style, XmlText(text));
+}
+
+std::string Marker(double x, double y, int shape, const char* colour) {
+  constexpr double r = 4;
+  switch (shape % 4) {
+    case 1:
+      return absl::StrFormat(
+          "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" fill=\"%s\"/>\n", x - r + 0.5,
+          y - r + 0.5, 2 * r - 1, 2 * r - 1, colour);
+    case 2:
+      return absl::StrFormat("<path d=\"M%.1f %.1fl%.1f %.1fh%.1fz\" fill=\"%s\"/>\n", x, y - r - 1,
+                             r + 0.5, 2 * r, -2 * r - 1, colour);
+    case 3:
+      return absl::StrFormat(
+          "<path d=\"M%.1f %.1fl%.1f %.1fl%.1f %.1fl%.1f %.1fz\" fill=\"%s\"/>\n", x, y - r - 1,
+          r + 1, r + 1, -r - 1, r + 1, -r - 1, -r - 1, colour);
+    default:
+      return absl::StrFormat("<circle cx=\"%.1f\" cy=\"%.1f\" r=\"%.1f\" fill=\"%s\"/>\n", x, y, r,
+                             colour);
+  }
+}
+
+// Names in the order of their first use, over all panels: one colour and marker each.
+std::vector<const Series*> Legend(const Plot& plot) {
+  std::vector<const Series*> legend;
+  for (const Panel& panel : plot.panels) {
+    for (const Series& series : panel.series) {
+      const bool known = std::any_of(legend.begin(), legend.end(), [&](const Series* other) {
+        return other->name == series.name;
+      });
+      if (!known) legend.push_back(&series);
+    }
+  }
+  return legend;
+}
+
+struct Style {
+  const char* colour;
+  int shape;
+};
+Style StyleOf(const std::vector<const Series*>& legend, const std::string& name) {
+  int index = 0;
+  for (const Series* series : legend) {
+    if (series->name == name) {
+      const int colours = static_cast<int>(kColours.size());
+      return {series->dashed ? kGrey : kColours[index % colours], index % 4 + index / colours};
+    }
+    index += series->dashed ? 0 : 1;
+  }
+  return {kGrey, 0};
+}
+
+std::string DrawSeries(const Series& series, const Style& style, const Axis& x, const Axis& y) {
+  std::string path, markers;
+  for (const Point& point : series.points) {
+    if (!Usable(point, y.log)) continue;
+    absl::StrAppendFormat(&path, "%s%.1f %.1f", path.empty() ? "M" : "L", x.At(point.x),
+                          y.At(point.y));
+    if (!series.dashed) {
+      absl::StrAppend(&markers, Marker(x.At(point.x), y.At(point.y), style.shape, style.colour));
+    }
+  }
+  if (path.empty()) return "";
+  return absl::StrFormat("<path d=\"%s\" fill=\"none\" stroke=\"%s\" stroke-width=\"%s\"%s/>\n%s",
+                         path, style.colour, series.dashed ? "1.5" : "2",
+                         series.dashed ? " stroke-dasharray=\"6 4\"" : "", markers);
+}
+
+std::string DrawFrame(const Panel& panel, const Axis& x, const Axis& y, const Plot& plot) {
+  std::string svg;
+  for (const Tick& tick : y.log ? LogTicks(y) : LinearTicks(y)) {
+    const double at = y.At(tick.value);
+    absl::StrAppendFormat(&svg, "<path d=\"M%.1f %.1fH%.1f\" class=\"grid\"/>\n", x.from, at, x.to);
+    if (!tick.label.empty()) {
+      absl::StrAppend(&svg, TextAt(x.from - 8, at + 4, "end", "class=\"tick\"", tick.label));
+    }
+  }
+  for (const Tick& tick : plot.x_is_bytes ? ByteTicks(x) : LogTicks(x)) {
+    const double at = x.At(tick.value);
+    absl::StrAppendFormat(&svg, "<path d=\"M%.1f %.1fV%.1f\" class=\"grid\"/>\n", at, y.from, y.to);
+    absl::StrAppend(&svg, TextAt(at, y.from + 18, "middle", "class=\"tick\"", tick.label));
+  }
+  absl::StrAppendFormat(&svg, "<path d=\"M%.1f %.1fV%.1fH%.1f\" class=\"axis\"/>\n", x.from, y.to,
+                        y.from, x.to);
+  absl::StrAppend(&svg, TextAt(x.from, y.to - 12, "start", "class=\"panel\"", panel.title));
+  absl::StrAppendFormat(&svg,
+                        "<text transform=\"translate(%.1f %.1f) rotate(-90)\" "
+                        "text-anchor=\"middle\" class=\"label\">%s</text>\n",
+                        22.0, (y.from + y.to) / 2, XmlText(panel.y_label));
+  return svg;
+}
+
+std::string DrawPanel(const Panel& panel, double top, Axis x, const Plot& plot,
+                      const std::vector<const Series*>& legend) {
+  Axis y = Empty(panel.y_log);
+  for (const Series& series : panel.series) {
+    for (const Point& point : series.points) {
+      if (Usable(point, panel.y_log)) Widen(y, point.y);
+    }
+  }
+  const bool empty = y.low > y.high;
+  Settle(y);
+  y.from = top + kPanelHeight;
+  y.to = top;
+  std::string svg = DrawFrame(panel, x, y, plot);
+  if (empty) {
+    absl::StrAppend(&svg, TextAt((x.from + x.to) / 2, (y.from + y.to) / 2, "middle",
+                                 "class=\"label\"", "no data"));
+  }
+  for (const Series& series : panel.series) {
+    absl::StrAppend(&svg, DrawSeries(series, StyleOf(legend, series.name), x, y));
+  }
+  return svg;
+}
+
+std::string DrawLegend(const std::vector<const Series*>& legend) {
+  std::string svg;
+  double y = kTop + 6;
+  for (const Series* series : legend) {
+    const Style style = StyleOf(legend, series->name);
+    absl::StrAppendFormat(&svg,
+                          "<path d=\"M%.1f %.1fh24\" fill=\"none\" stroke=\"%s\" "
+                          "stroke-width=\"2\"%s/>\n",
+                          kLegendX, y, style.colour,
+                          series->dashed ? " stroke-dasharray=\"6 4\"" : "");
+    if (!series->dashed) absl::StrAppend(&svg, Marker(kLegendX + 12, y, style.shape, style.colour));
+    absl::StrAppend(&svg, TextAt(kLegendX + 32, y + 4, "start", "class=\"legend\"", series->name));
+    y += kLegendStep;
+  }
+  return svg;
+}
+
+}  // namespace
+
+std::string XmlText(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    switch (c) {
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '&':
+        out += "&amp;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      default:
+        out.push_back(byte < 0x20 || byte >= 0x7f ? '?' : c);
+    }
+  }
+  return out;
+}
+
+std::string ToSvg(const Plot& plot) {
+  const std::vector<const Series*> legend = Legend(plot);
+  Axis x = Empty(/*log=*/true);
+  for (const Panel& panel : plot.panels) {
+    for (const Series& series : panel.series) {
+      for (const Point& point : series.points) {
+        if (Usable(point, panel.y_log)) Widen(x, point.x);
+      }
+    }
+  }
+  Settle(x);
+  x.from = kLeft;
+  x.to = kLeft + kPlotWidth;
+  const double panels = static_cast<double>(plot.panels.size());
+  const double height =
+      std::max(kTop + panels * kPanelHeight + std::max(0.0, panels - 1) * kGap + kBottom,
+               kTop + static_cast<double>(legend.size()) * kLegendStep + kBottom);
+  std::string svg = absl::StrFormat(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" "
+      "viewBox=\"0 0 %.0f %.0f\" font-family=\"Helvetica, Arial, 'DejaVu Sans', sans-serif\">\n"
+      "<title>%s</title>\n"
+      "<style>.grid{stroke:#e5e7eb;fill:none}.axis{stroke:#374151;fill:none}"
+      ".tick{font-size:12px;fill:#374151}.label{font-size:13px;fill:#374151}"
+      ".legend{font-size:13px;fill:#111827}.panel{font-size:14px;font-weight:bold;fill:#111827}"
+      ".title{font-size:18px;font-weight:bold;fill:#111827}.note{font-size:12px;fill:#6b7280}</"
+      "style>\n"
+      "<rect width=\"100%%\" height=\"100%%\" fill=\"#ffffff\"/>\n",
+      kWidth, height, kWidth, height, XmlText(plot.title));
+  absl::StrAppend(&svg, TextAt(kLeft, 30, "start", "class=\"title\"", plot.title),
+                  TextAt(kLeft, 50, "start", "class=\"note\"", plot.subtitle));
+  double top = kTop;
+  for (const Panel& panel : plot.panels) {
+    absl::StrAppend(&svg, DrawPanel(panel, top, x, plot, legend));
+    top += kPanelHeight + kGap;
+  }
+  absl::StrAppend(
+      &svg, TextAt(kLeft + kPlotWidth / 2, height - 44, "middle", "class=\"label\"", plot.x_label),
+      TextAt(kLeft, height - 16, "start", "class=\"note\"", plot.footer), DrawLegend(legend),
+      "</svg>\n");
+  return svg;
+}
+
+}  // namespace qrd::tools
