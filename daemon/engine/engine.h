@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs the operations of all groups: polls the submission rings, validates, matches the ranks, makes
-// the plan, runs the tiles (with the worker pool, weighted fair over groups) and writes completions.
+// Runs the operations of all groups: polls the submission rings, validates, matches the ranks,
+// makes the plan, runs the tiles (with the worker pool, weighted fair over groups) and writes
+// completions.
 //
-// One engine thread does everything but the tiles of large operations, which workers share. It polls
-// the rings between chunks of a few hundred microseconds. When there is nothing to do it spins with
-// sched_yield() for an adaptive time, then sleeps in epoll until a doorbell, a command or a deadline.
+// One engine thread does everything but the tiles of large operations, which workers share. It
+// polls the rings between chunks of a few hundred microseconds. When there is nothing to do it
+// spins with sched_yield() for an adaptive time, then sleeps in epoll until a doorbell, a command
+// or a deadline.
 //
 // Thread safety: all public functions from any thread.
 // Ownership: everything passed to the constructor must outlive the engine. Channels are shared with
@@ -49,23 +51,24 @@ class Engine {
 
   // RESOURCE_EXHAUSTED if a descriptor or thread cannot be had.
   absl::Status Start();
-  // From now on an operation that no rank has posted yet is refused with UNAVAILABLE. Waits until all
-  // others are done, at most until the deadline; true if they are.
+  // From now on an operation that no rank has posted yet is refused with UNAVAILABLE. Waits until
+  // all others are done, at most until the deadline; true if they are.
   bool Drain(absl::Time deadline);
-  // Fails what is left with UNAVAILABLE (after its chunks in flight) and ends all threads. Idempotent.
+  // Fails what is left with UNAVAILABLE (after its chunks in flight) and ends all threads.
+  // Idempotent.
   void Stop();
 
   // A complete group starts: all its channels, by rank.
   void AddGroup(GroupSpec spec);
-  // A session is over. Pending and later operations of its group fail with `status` and `reason`; with
-  // `close` set the session's own do too, and the session-end hook is called once they have.
+  // A session is over. Pending and later operations of its group fail with `status` and `reason`;
+  // with `close` set the session's own do too, and the session-end hook is called once they have.
   void EndSession(uint64_t session_id, shm::Status status, std::string reason, bool close);
   // A rank called abort: pending and later operations of all ranks fail with ABORTED.
   void AbortGroup(uint64_t session_id, std::string reason);
-  // Called from the engine thread for a session that broke the ring protocol, or that EndSession(close)
-  // ended: its connection is to be closed. Set before Start().
-  void SetSessionEndHook(std::function<void(uint64_t session_id, bool protocol_error,
-                                            std::string reason)> hook);
+  // Called from the engine thread for a session that broke the ring protocol, or that
+  // EndSession(close) ended: its connection is to be closed. Set before Start().
+  void SetSessionEndHook(
+      std::function<void(uint64_t session_id, bool protocol_error, std::string reason)> hook);
 
   // Fills waiting_operations and queued_operations. Unknown sessions leave it as it is.
   void GroupDetail(uint64_t session_id, v1::Group* group) const;
@@ -121,7 +124,7 @@ class Engine {
   bool drained_now_ ABSL_GUARDED_BY(mu_) = false;  // draining, and no operation waits or is queued
 
   // Engine thread only.
-  std::map<uint64_t, std::unique_ptr<GroupQueue>> groups_;  // by flow id
+  std::map<uint64_t, std::unique_ptr<GroupQueue>> groups_;                // by flow id
   std::unordered_map<uint64_t, std::pair<GroupQueue*, uint32_t>> ranks_;  // by session id
   uint64_t next_flow_ = 1;
   bool ends_pending_ = false;

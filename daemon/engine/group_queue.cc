@@ -103,8 +103,7 @@ void GroupQueue::Refuse(Operation* operation, uint32_t rank, const absl::Status&
   if (context_->metrics != nullptr) context_->metrics->RecordInvalidSubmission();
   const uint32_t bit = uint32_t{1} << rank;
   const std::string text = absl::StrCat("operation ", operation->sequence, ": ", why.message());
-  CompleteRank(*operation, rank, operation->posts[rank].slot,
-               {ToShmStatus(why.code()), text, bit});
+  CompleteRank(*operation, rank, operation->posts[rank].slot, {ToShmStatus(why.code()), text, bit});
   operation->open_mask &= ~bit;
   // The others did nothing wrong, but this operation will never be.
   Fail(operation,

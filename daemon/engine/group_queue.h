@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operations of one group, in posting order: matches the k-th operation of every rank, makes the
-// plan when the last rank has posted, hands it to the run queue, and completes it on all ranks.
+// The operations of one group, in posting order: matches the k-th operation of every rank, makes
+// the plan when the last rank has posted, hands it to the run queue, and completes it on all ranks.
 //
 // Thread safety: engine thread only, but for GroupGauges.
 // Ownership: owns its operations; an operation that is in the run queue is never destroyed.
@@ -8,7 +8,8 @@
 // Invariants
 //   1. Each taken submission is completed exactly once.
 //   2. operations_[i] has sequence first_sequence_ + i; at most kOperationsAheadMax of them.
-//   3. A broken group makes no new operations: posts complete at once with the failure that broke it.
+//   3. A broken group makes no new operations: posts complete at once with the failure that broke
+//   it.
 #pragma once
 
 #include <atomic>
@@ -84,8 +85,8 @@ class GroupQueue {
 
   // For Engine: sessions that have ended, by rank.
   struct End {
-    bool ended = false;         // not polled any more
-    bool call_hook = false;     // the server waits to be told
+    bool ended = false;      // not polled any more
+    bool call_hook = false;  // the server waits to be told
     bool protocol_error = false;
     std::string reason;
   };

@@ -17,7 +17,8 @@ constexpr struct {
   const char* name;
   Describe value;
 } kFields[] = {
-    {"kind", [](const ValidatedDescriptor& d) { return absl::StrCat(static_cast<uint32_t>(d.kind)); }},
+    {"kind",
+     [](const ValidatedDescriptor& d) { return absl::StrCat(static_cast<uint32_t>(d.kind)); }},
     {"dtype", [](const ValidatedDescriptor& d) { return std::string(Name(d.dtype)); }},
     {"op", [](const ValidatedDescriptor& d) { return std::string(Name(d.op)); }},
     {"count", [](const ValidatedDescriptor& d) { return absl::StrCat(d.count); }},

@@ -4,8 +4,8 @@
 //   kWaiting --all ranks posted, they agree, plan made--> kQueued --tiles done--> kDone
 //      \--refused, mismatch, deadline, peer lost, abort--> kDone <--cancelled----/
 //
-// A done operation stays in its group's queue until every rank has posted it, so that late ranks get
-// the same answer. Thread safety: engine thread only (the Job part: see run_queue.h).
+// A done operation stays in its group's queue until every rank has posted it, so that late ranks
+// get the same answer. Thread safety: engine thread only (the Job part: see run_queue.h).
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operations that are ready to run, and the chunks of tiles that the engine and the workers take from
-// them. Operations of one flow run one after the other in the order of Push(); flows share by bytes
-// (scheduler.h). A chunk is sized to take about kChunkTargetNs by what earlier ones took.
+// Operations that are ready to run, and the chunks of tiles that the engine and the workers take
+// from them. Operations of one flow run one after the other in the order of Push(); flows share by
+// bytes (scheduler.h). A chunk is sized to take about kChunkTargetNs by what earlier ones took.
 //
 // Thread safety: all functions from any thread; one short lock.
 // Ownership: jobs belong to the caller and must live until PopFinished() has returned them.

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which flow (group) runs next: weighted fair queueing by bytes (start-time fair queueing). A flow's
-// virtual time advances by bytes / weight with each chunk it is charged for, and the flow that is
-// furthest behind goes next. A flow that was idle starts at the present: idleness earns no credit, so
-// nobody can save up for a burst, and a light flow waits for at most one chunk of each other flow.
+// Which flow (group) runs next: weighted fair queueing by bytes (start-time fair queueing). A
+// flow's virtual time advances by bytes / weight with each chunk it is charged for, and the flow
+// that is furthest behind goes next. A flow that was idle starts at the present: idleness earns no
+// credit, so nobody can save up for a burst, and a light flow waits for at most one chunk of each
+// other flow.
 //
 // Pure: no clock, no threads, no I/O. Thread safety: none; RunQueue holds a lock around it.
 //
 // Invariants
-//   1. Two flows that always have work get bytes in proportion to their weights, to within one chunk.
+//   1. Two flows that always have work get bytes in proportion to their weights, to within one
+//   chunk.
 //   2. Pick() takes O(1), all others O(log flows).
 #pragma once
 

@@ -61,8 +61,8 @@ bool WorkerPool::RunOne(RunQueue* queue, Backend* backend, bool* finished_job) {
 
 void WorkerPool::SleepUntilWork() {
   MutexLock lock(&mu_);
-  // Sequentially consistent, as has_chunks() is: either Notify() sees the sleeper, or the sleeper sees
-  // the chunks. The bound is for nothing but safety.
+  // Sequentially consistent, as has_chunks() is: either Notify() sees the sleeper, or the sleeper
+  // sees the chunks. The bound is for nothing but safety.
   sleepers_.fetch_add(1, std::memory_order_seq_cst);
   while (!stop_.load() && !queue_->has_chunks()) {
     work_.WaitUntil(&mu_, std::chrono::steady_clock::now() + std::chrono::seconds(1));

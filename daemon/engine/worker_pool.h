@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Threads that run chunks of large operations beside the engine thread.
 //
-// A worker without work spins with sched_yield() for a short time, then sleeps; Notify() wakes one if
-// there is something to hand out.
-// Thread safety: all functions from any thread. Ownership: queue and backend outlive the pool.
+// A worker without work spins with sched_yield() for a short time, then sleeps; Notify() wakes one
+// if there is something to hand out. Thread safety: all functions from any thread. Ownership: queue
+// and backend outlive the pool.
 #pragma once
 
 #include <atomic>

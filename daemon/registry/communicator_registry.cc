@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/registry/communicator_registry.h"
 
-#include <cstdio>
+#include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "daemon/base/file.h"
-#include "daemon/base/text_format.h"
+#include "daemon/registry/communicator_file.h"
 #include "google/protobuf/util/time_util.h"
 #include "proto/shm/layout.h"
-#include "qrd/v1/config.pb.h"
-#include "spdlog/spdlog.h"
 
 namespace qrd {
 namespace {
 
-// Group names whose incarnation a communicator remembers; clients choose names, so there is a bound.
+// Group names whose incarnation a communicator remembers; clients choose names, so there is a
+// bound.
 constexpr size_t kGroupNamesMax = 1024;
 
 google::protobuf::Timestamp ToTimestamp(absl::Time time) {
@@ -25,7 +24,7 @@ google::protobuf::Timestamp ToTimestamp(absl::Time time) {
 absl::Status CheckName(std::string_view field, const std::string& name) {
   const std::string error = NameError(name);
   if (error.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrFormat("%s is %s: %s", field, Quoted(name), error));
+  return absl::InvalidArgumentError(absl::StrFormat("%s %s", field, error));
 }
 
 absl::Status CheckRequest(const v1::Communicator& request) {
@@ -41,8 +40,8 @@ absl::Status CheckRequest(const v1::Communicator& request) {
     case v1::BACKEND_GPU:
       return absl::UnimplementedError("backend is BACKEND_GPU: this daemon has BACKEND_HOST");
     default:
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "backend is %d: want BACKEND_HOST", static_cast<int>(request.backend())));
+      return absl::InvalidArgumentError(
+          absl::StrFormat("backend is %d: want BACKEND_HOST", static_cast<int>(request.backend())));
   }
 }
 
@@ -53,6 +52,7 @@ struct CommunicatorRegistry::GroupState {
   v1::Group::State state = v1::Group::STATE_FORMING;
   uint64_t incarnation = 0;
   std::map<uint32_t, Member> members;  // by rank
+  std::set<uint32_t> gave_up;          // ranks that waited in vain and have not come back
 };
 
 struct CommunicatorRegistry::CommunicatorState {
@@ -88,24 +88,21 @@ absl::StatusOr<std::unique_ptr<CommunicatorRegistry>> CommunicatorRegistry::Open
     }
     absl::StatusOr<v1::Communicator> old = registry->Get(communicator.name());
     if (old.ok() && old->world_size() != communicator.world_size()) {
-      return absl::FailedPreconditionError(absl::StrFormat(
-          "communicators: '%s' has world_size %d in the configuration but %d in %s",
-          communicator.name(), communicator.world_size(), old->world_size(),
-          registry->options_.path));
+      return absl::FailedPreconditionError(
+          absl::StrFormat("communicators: '%s' has world_size %d in the configuration but %d in %s",
+                          communicator.name(), communicator.world_size(), old->world_size(),
+                          registry->options_.path));
     }
   }
   return registry;
 }
 
 absl::Status CommunicatorRegistry::Load() {
-  absl::StatusOr<std::string> text = ReadFile(options_.path, kTextFileBytesMax);
-  if (absl::IsNotFound(text.status())) return absl::OkStatus();
-  v1::ListCommunicatorsResponse saved;
-  absl::Status status = text.status();
-  if (status.ok()) status = ParseText(*text, options_.path, &saved);
+  const absl::StatusOr<v1::ListCommunicatorsResponse> saved = LoadCommunicators(options_.path);
+  absl::Status status = saved.status();
   MutexLock lock(&mu_);
-  for (const v1::Communicator& communicator : saved.communicators()) {
-    if (!status.ok()) break;
+  for (int i = 0; status.ok() && i < saved->communicators_size(); ++i) {
+    const v1::Communicator& communicator = saved->communicators(i);
     absl::StatusOr<CommunicatorState*> state =
         Insert(communicator, communicator.created_on_attach());
     status = state.status();
@@ -115,14 +112,9 @@ absl::Status CommunicatorRegistry::Load() {
     }
   }
   if (status.ok()) return status;
-  // A daemon that does not start because of its own state file helps nobody: set it aside.
-  const std::string aside = options_.path + ".bad";
-  spdlog::warn("{}: {}; set aside as {}", options_.path, std::string(status.message()), aside);
+  // A daemon that does not start because of its own state file helps nobody.
   communicators_.clear();
-  if (std::rename(options_.path.c_str(), aside.c_str()) != 0) {
-    return ErrnoError(errno, "rename " + options_.path + " to " + aside);
-  }
-  return absl::OkStatus();
+  return SetAsideCommunicators(options_.path, status);
 }
 
 absl::Status CommunicatorRegistry::Persist() const {
@@ -135,7 +127,7 @@ absl::Status CommunicatorRegistry::Persist() const {
     *communicator->mutable_create_time() = ToTimestamp(state->create_time);
     communicator->set_created_on_attach(state->created_on_attach);
   }
-  return ReplaceFile(options_.path, PrintText(saved));
+  return SaveCommunicators(options_.path, saved);
 }
 
 absl::StatusOr<CommunicatorRegistry::CommunicatorState*> CommunicatorRegistry::Insert(
@@ -207,9 +199,9 @@ absl::StatusOr<uint32_t> CommunicatorRegistry::Delete(const std::string& name, b
       for (const auto& [rank, member] : group.members) sessions.push_back(member.session_id);
     }
     if (!sessions.empty() && !force) {
-      return absl::FailedPreconditionError(absl::StrFormat(
-          "communicator '%s' has %d attached sessions; set force to end them", name,
-          sessions.size()));
+      return absl::FailedPreconditionError(
+          absl::StrFormat("communicator '%s' has %d attached sessions; set force to end them", name,
+                          sessions.size()));
     }
     std::unique_ptr<CommunicatorState> removed = std::move(it->second);
     communicators_.erase(it);
@@ -281,8 +273,8 @@ absl::StatusOr<CommunicatorRegistry::JoinResult> CommunicatorRegistry::Join(
         absl::StrFormat("world_size is %d: want 1 to %d", world_size, shm::kWorldSizeMax));
   }
   if (member.rank >= world_size) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "rank is %d: want 0 to %d (world_size is %d)", member.rank, world_size - 1, world_size));
+    return absl::InvalidArgumentError(absl::StrFormat("rank is %d: want 0 to %d (world_size is %d)",
+                                                      member.rank, world_size - 1, world_size));
   }
   MutexLock lock(&mu_);
   absl::StatusOr<CommunicatorState*> state =
@@ -291,10 +283,11 @@ absl::StatusOr<CommunicatorRegistry::JoinResult> CommunicatorRegistry::Join(
   GroupState* current = CurrentGroup(*state, group);
   const auto [holder, inserted] = current->members.emplace(member.rank, member);
   if (!inserted) {
-    return absl::AlreadyExistsError(absl::StrFormat(
-        "rank %d of group '%s' of communicator '%s' is held by process %d", member.rank, group,
-        communicator, holder->second.pid));
+    return absl::AlreadyExistsError(
+        absl::StrFormat("rank %d of group '%s' of communicator '%s' is held by process %d",
+                        member.rank, group, communicator, holder->second.pid));
   }
+  current->gave_up.erase(member.rank);
   JoinResult result;
   result.incarnation = current->incarnation;
   result.counters = (*state)->counters;
@@ -306,13 +299,14 @@ absl::StatusOr<CommunicatorRegistry::JoinResult> CommunicatorRegistry::Join(
   return result;
 }
 
-void CommunicatorRegistry::Leave(uint64_t session_id) {
+void CommunicatorRegistry::Leave(uint64_t session_id, bool gave_up) {
   MutexLock lock(&mu_);
   for (auto& [name, state] : communicators_) {
     for (auto group = state->groups.begin(); group != state->groups.end(); ++group) {
       for (const auto& [rank, member] : group->members) {
         if (member.session_id != session_id) continue;
-        group->members.erase(rank);
+        if (gave_up) group->gave_up.insert(rank);
+        group->members.erase(member.rank);
         if (group->state == v1::Group::STATE_READY) group->state = v1::Group::STATE_BROKEN;
         if (group->members.empty()) state->groups.erase(group);
         return;
@@ -342,8 +336,9 @@ std::vector<uint32_t> CommunicatorRegistry::MissingRanks(const std::string& comm
   for (const GroupState& state : it->second->groups) {
     if (state.name != group || state.incarnation != incarnation) continue;
     for (uint32_t rank = 0; rank < it->second->world_size; ++rank) {
-      if (state.members.count(rank) == 0) missing.push_back(rank);
+      if (state.members.count(rank) == 0 && state.gave_up.count(rank) == 0) missing.push_back(rank);
     }
+    if (missing.empty()) missing.assign(state.gave_up.begin(), state.gave_up.end());
   }
   return missing;
 }
@@ -393,8 +388,7 @@ v1::Communicator CommunicatorRegistry::Describe(const std::string& name,
       session->set_uid(member.uid);
       *session->mutable_attach_time() = ToTimestamp(member.attach_time);
       if (member.arenas) {
-        session->set_arenas(
-            static_cast<uint32_t>(member.arenas->load(std::memory_order_relaxed)));
+        session->set_arenas(static_cast<uint32_t>(member.arenas->load(std::memory_order_relaxed)));
       }
       if (member.arena_bytes) {
         session->set_arena_bytes(member.arena_bytes->load(std::memory_order_relaxed));

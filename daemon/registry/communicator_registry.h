@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Communicators of the node, and which groups and sessions use them. The control service creates, lists
-// and deletes; the session server joins and leaves; names survive a restart (state directory).
+// Communicators of the node, and which groups and sessions use them. The control service creates,
+// lists and deletes; the session server joins and leaves; names survive a restart (state
+// directory).
 //
 // File: <state_directory>/communicators.textproto, replaced atomically on each change.
 // Thread safety: all functions from any thread; no function blocks on a client.
@@ -55,8 +56,8 @@ class CommunicatorRegistry {
   absl::StatusOr<uint32_t> Delete(const std::string& name, bool force);
 
   // Joins a forming group (created as needed). Returns the incarnation and whether the group is now
-  // complete. INVALID_ARGUMENT for a bad name, rank or world size; NOT_FOUND; ALREADY_EXISTS if a live
-  // session holds the rank (names its pid); FAILED_PRECONDITION if it must be created and the
+  // complete. INVALID_ARGUMENT for a bad name, rank or world size; NOT_FOUND; ALREADY_EXISTS if a
+  // live session holds the rank (names its pid); FAILED_PRECONDITION if it must be created and the
   // configuration does not allow it.
   struct JoinResult {
     uint64_t incarnation = 0;
@@ -66,11 +67,14 @@ class CommunicatorRegistry {
   };
   absl::StatusOr<JoinResult> Join(const std::string& communicator, const std::string& group,
                                   uint32_t world_size, bool create_if_absent, const Member& member);
-  // Removes the session wherever it is; a complete group becomes broken, a group without sessions goes.
-  void Leave(uint64_t session_id);
+  // Removes the session wherever it is; a complete group becomes broken, a group without sessions
+  // goes. `gave_up`: it waited for the others until its time was over, so others do not call it
+  // missing.
+  void Leave(uint64_t session_id, bool gave_up = false);
   // Marks the group of the session broken (abort).
   void MarkBroken(uint64_t session_id);
-  // Ranks that a forming group still lacks, ascending.
+  // Ranks that a forming group still lacks, ascending; without those that gave up, unless only they
+  // are missing.
   std::vector<uint32_t> MissingRanks(const std::string& communicator, const std::string& group,
                                      uint64_t incarnation) const;
   // Sessions of the group's current incarnation, by rank; empty if there is none.

@@ -22,8 +22,10 @@ bool ArenaBudget::Reserve(uint64_t bytes) {
 }
 
 ArenaTable::Block::~Block() {
-  arena.reset();
-  budget->Release(reserved_bytes);
+  memory->Post([gone = std::move(arena), b = budget, n = reserved_bytes]() mutable {
+    gone.reset();
+    b->Release(n);
+  });
 }
 
 ArenaTable::Pin::Pin(std::shared_ptr<Block> block) : block_(std::move(block)) {
@@ -46,10 +48,11 @@ void ArenaTable::Pin::Reset() {
 }
 
 ArenaTable::ArenaTable(Backend* backend, Limits limits, std::shared_ptr<ArenaBudget> budget,
-                       ArenaCounters counters)
+                       std::shared_ptr<MemoryThread> memory, ArenaCounters counters)
     : backend_(backend),
       limits_(limits),
       budget_(std::move(budget)),
+      memory_(std::move(memory)),
       counters_(std::move(counters)) {}
 
 absl::StatusOr<ArenaTable::Allocated> ArenaTable::Allocate(uint64_t bytes) {
@@ -69,7 +72,7 @@ absl::StatusOr<ArenaTable::Allocated> ArenaTable::Allocate(uint64_t bytes) {
     bytes_ -= rounded;
     return arena.status();
   }
-  auto block = std::make_shared<Block>(*std::move(arena), budget_, rounded);
+  auto block = std::make_shared<Block>(*std::move(arena), budget_, memory_, rounded);
   MutexLock lock(&mu_);
   uint32_t index;
   if (free_ids_.empty()) {
@@ -117,9 +120,9 @@ absl::Status ArenaTable::CheckHandle(uint32_t arena_id, uint32_t generation) con
   }
   const Slot& slot = slots_[arena_id - 1];
   if (slot.block == nullptr || slot.generation != generation) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("stale handle: arena %d of generation %d was freed (its last generation is %d)",
-                        arena_id, generation, slot.generation));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "stale handle: arena %d of generation %d was freed (its last generation is %d)", arena_id,
+        generation, slot.generation));
   }
   return absl::OkStatus();
 }
@@ -130,8 +133,8 @@ absl::Status ArenaTable::Free(uint32_t arena_id, uint32_t generation) {
   if (absl::Status status = CheckHandle(arena_id, generation); !status.ok()) return status;
   Slot& slot = slots_[arena_id - 1];
   if (const uint32_t pins = slot.block->pins.load(std::memory_order_acquire); pins != 0) {
-    return absl::FailedPreconditionError(
-        absl::StrFormat("arena %d is in use by %d tensors of operations in flight", arena_id, pins));
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "arena %d is in use by %d tensors of operations in flight", arena_id, pins));
   }
   block = std::move(slot.block);
   slot.block.reset();

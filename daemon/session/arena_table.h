@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The arenas of one session: memory that client and daemon share, named by id and generation.
 //
-// Thread safety: all functions from any thread (the attach thread allocates and frees, the engine pins).
-// Ownership: the table owns its blocks; a pin keeps a block's memory alive after Free() or the table's
-// end, so that nothing is unmapped under a running operation.
+// Thread safety: all functions from any thread (the attach thread allocates and frees, the engine
+// pins). Ownership: the table owns its blocks; a pin keeps a block's memory alive after Free() or
+// the table's end, so that nothing is unmapped under a running operation.
 //
 // Invariants
 //   1. An id is reused, an (id, generation) pair never is.
@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "daemon/base/mutex.h"
+#include "daemon/session/memory_thread.h"
 #include "kernels/backend.h"
 #include "proto/shm/layout.h"
 
@@ -51,11 +52,13 @@ class ArenaTable {
     uint64_t bytes_max = 0;
   };
   struct Block {
-    Block(std::unique_ptr<Arena> a, std::shared_ptr<ArenaBudget> b, uint64_t n)
-        : arena(std::move(a)), budget(std::move(b)), reserved_bytes(n) {}
+    Block(std::unique_ptr<Arena> a, std::shared_ptr<ArenaBudget> b, std::shared_ptr<MemoryThread> m,
+          uint64_t n)
+        : arena(std::move(a)), budget(std::move(b)), memory(std::move(m)), reserved_bytes(n) {}
     ~Block();
-    std::unique_ptr<Arena> arena;
+    std::shared_ptr<Arena> arena;
     const std::shared_ptr<ArenaBudget> budget;
+    const std::shared_ptr<MemoryThread> memory;  // unmaps it
     const uint64_t reserved_bytes;
     std::atomic<uint32_t> pins{0};
   };
@@ -83,13 +86,14 @@ class ArenaTable {
   };
 
   ArenaTable(Backend* backend, Limits limits, std::shared_ptr<ArenaBudget> budget,
-             ArenaCounters counters);
+             std::shared_ptr<MemoryThread> memory, ArenaCounters counters);
   ~ArenaTable() { Clear(); }
 
-  // INVALID_ARGUMENT for 0 bytes; RESOURCE_EXHAUSTED names the bound that is reached.
+  // INVALID_ARGUMENT for 0 bytes; RESOURCE_EXHAUSTED names the bound that is reached. Takes as long
+  // as the backend needs for the memory: for the memory thread.
   absl::StatusOr<Allocated> Allocate(uint64_t bytes);
-  // NOT_FOUND for an unknown id, INVALID_ARGUMENT for a stale generation, FAILED_PRECONDITION while an
-  // operation uses the arena.
+  // NOT_FOUND for an unknown id, INVALID_ARGUMENT for a stale generation, FAILED_PRECONDITION while
+  // an operation uses the arena.
   absl::Status Free(uint32_t arena_id, uint32_t generation);
   // INVALID_ARGUMENT for an unknown id or a stale generation.
   absl::StatusOr<Pin> Lookup(uint32_t arena_id, uint32_t generation);
@@ -109,6 +113,7 @@ class ArenaTable {
   Backend* const backend_;
   const Limits limits_;
   const std::shared_ptr<ArenaBudget> budget_;
+  const std::shared_ptr<MemoryThread> memory_;
   const ArenaCounters counters_;
   mutable Mutex mu_;
   std::vector<Slot> slots_ ABSL_GUARDED_BY(mu_);  // id = index + 1

@@ -58,6 +58,13 @@ Received ReceiveMessage(int fd) {
   return received;
 }
 
+void DiscardReceived(int fd) {
+  char byte;
+  for (int i = 0; i < 64; ++i) {
+    if (recv(fd, &byte, 1, MSG_DONTWAIT) <= 0) return;
+  }
+}
+
 SendResult SendPacket(int fd, const std::string& packet, const std::vector<int>& fds) {
   iovec part = {const_cast<char*>(packet.data()), packet.size()};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMessageFdsMax)] = {};
@@ -80,7 +87,8 @@ SendResult SendPacket(int fd, const std::string& packet, const std::vector<int>&
   } while (sent < 0 && errno == EINTR);
   if (sent >= 0) return SendResult::kSent;
   // ETOOMANYREFS: too many descriptors are in flight to this user; they drain as he reads.
-  if (errno == EAGAIN || errno == EWOULDBLOCK || errno == ETOOMANYREFS) return SendResult::kWouldBlock;
+  if (errno == EAGAIN || errno == EWOULDBLOCK || errno == ETOOMANYREFS)
+    return SendResult::kWouldBlock;
   return SendResult::kClosed;
 }
 

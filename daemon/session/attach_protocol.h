@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages of the attach socket: one packet is one protobuf message of at most kMessageBytesMax bytes,
-// with descriptors beside it. Non-blocking in both directions.
+// Messages of the attach socket: one packet is one protobuf message of at most kMessageBytesMax
+// bytes, with descriptors beside it. Non-blocking in both directions.
 //
 // Thread safety: pure functions on descriptors.
 #pragma once
@@ -36,5 +36,9 @@ enum class SendResult { kSent, kWouldBlock, kClosed };
 
 // Sends one packet with up to kMessageFdsMax descriptors.
 SendResult SendPacket(int fd, const std::string& packet, const std::vector<int>& fds);
+
+// Throws away up to 64 packets that were received and not read. For a connection that is about to
+// be closed: with unread packets the peer's next read fails before it sees our last reply.
+void DiscardReceived(int fd);
 
 }  // namespace qrd

@@ -37,8 +37,9 @@ struct Connection {
   pid_t pid = 0;
   uid_t uid = 0;
   State state = State::kNew;
-  bool closed = false;        // to be destroyed at the end of the turn
-  bool watches_write = false;
+  bool closed = false;         // to be destroyed at the end of the turn
+  bool arena_pending = false;  // no message is read until the memory thread is done
+  uint32_t watched = 0;        // epoll events
   std::deque<Packet> outbox;
   // When a handshake or a join is over, CLOCK_MONOTONIC; UINT64_MAX: never.
   uint64_t deadline_ns = UINT64_MAX;

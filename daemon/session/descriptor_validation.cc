@@ -53,10 +53,10 @@ absl::StatusOr<ArenaTable::Pin> CheckTensor(const char* field, const shm::Tensor
   }
   const uint64_t room = (pin->bytes() - tensor.offset_bytes) / element_bytes;
   if (count > room) {
-    return Invalid("count is %d: %s has room for %d elements of %d bytes (arena %d has %d bytes, "
-                   "offset_bytes is %d)",
-                   count, field, room, element_bytes, tensor.arena_id, pin->bytes(),
-                   tensor.offset_bytes);
+    return Invalid(
+        "count is %d: %s has room for %d elements of %d bytes (arena %d has %d bytes, "
+        "offset_bytes is %d)",
+        count, field, room, element_bytes, tensor.arena_id, pin->bytes(), tensor.offset_bytes);
   }
   return pin;
 }
@@ -69,9 +69,10 @@ absl::Status CheckOverlap(const shm::Tensor& input, const shm::Tensor& output, u
   const uint64_t low = std::min(input.offset_bytes, output.offset_bytes);
   const uint64_t high = std::max(input.offset_bytes, output.offset_bytes);
   if (high - low >= bytes) return absl::OkStatus();
-  return Invalid("output overlaps input: offset_bytes are %d and %d in arena %d, %d bytes each; want "
-                 "the same start or no overlap",
-                 output.offset_bytes, input.offset_bytes, input.arena_id, bytes);
+  return Invalid(
+      "output overlaps input: offset_bytes are %d and %d in arena %d, %d bytes each; want "
+      "the same start or no overlap",
+      output.offset_bytes, input.offset_bytes, input.arena_id, bytes);
 }
 
 }  // namespace

@@ -19,7 +19,8 @@ absl::StatusOr<std::unique_ptr<NodeSegment>> NodeSegment::Create() {
   header->layout_version = shm::kLayoutVersion;
   header->segment_bytes = segment->bytes();
   header->daemon_start_ns = uint64_t(now.tv_sec) * 1'000'000'000 + uint64_t(now.tv_nsec);
-  if (absl::Status status = segment->Seal(/*read_only_for_others=*/true); !status.ok()) return status;
+  if (absl::Status status = segment->Seal(/*read_only_for_others=*/true); !status.ok())
+    return status;
   return std::unique_ptr<NodeSegment>(new NodeSegment(*std::move(segment)));
 }
 

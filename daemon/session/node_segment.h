@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The node segment of proto/shm/layout.h: one page for all sessions, read only for clients. It tells a
-// client which daemon it talks to and whether a post must ring the doorbell.
+// The node segment of proto/shm/layout.h: one page for all sessions, read only for clients. It
+// tells a client which daemon it talks to and whether a post must ring the doorbell.
 //
 // Thread safety: immutable but for engine_sleeping(), an atomic that only the engine writes.
 // Ownership: owns the memfd and its mapping; outlives the session server and the engine.

@@ -71,10 +71,11 @@ absl::StatusOr<std::shared_ptr<SessionChannel>> SessionChannel::Create(
   header->ring_offset_bytes = shm::kRingOffsetBytes;
   header->descriptor_offset_bytes = shm::DescriptorOffsetBytes(slot_count);
   header->completion_offset_bytes = shm::CompletionOffsetBytes(slot_count);
-  if (absl::Status status = segment->Seal(/*read_only_for_others=*/false); !status.ok()) return status;
+  if (absl::Status status = segment->Seal(/*read_only_for_others=*/false); !status.ok())
+    return status;
   return std::shared_ptr<SessionChannel>(
-      new SessionChannel(session_id, rank, slot_count, pid, *std::move(segment), std::move(doorbell),
-                         std::move(arenas)));
+      new SessionChannel(session_id, rank, slot_count, pid, *std::move(segment),
+                         std::move(doorbell), std::move(arenas)));
 }
 
 SessionChannel::SessionChannel(uint64_t session_id, uint32_t rank, uint32_t slot_count, int32_t pid,
@@ -96,7 +97,8 @@ bool SessionChannel::HasSubmissions() const {
 }
 
 SessionChannel::PollResult SessionChannel::Poll(Submission* submission, std::string* error) {
-  // Acquire: pairs with the client's release store of tail; ring entry and descriptor come before it.
+  // Acquire: pairs with the client's release store of tail; ring entry and descriptor come before
+  // it.
   const uint64_t tail = producer_->tail.load(std::memory_order_acquire);
   if (tail == next_index_) return PollResult::kEmpty;
   if (tail - next_index_ > slot_count_) {
@@ -105,8 +107,8 @@ SessionChannel::PollResult SessionChannel::Poll(Submission* submission, std::str
     return PollResult::kProtocolError;
   }
   auto* ring = At<uint32_t>(shm::kRingOffsetBytes);
-  const uint32_t slot = std::atomic_ref<uint32_t>(ring[next_index_ % slot_count_])
-                            .load(std::memory_order_relaxed);
+  const uint32_t slot =
+      std::atomic_ref<uint32_t>(ring[next_index_ % slot_count_]).load(std::memory_order_relaxed);
   if (slot >= slot_count_) {
     *error = absl::StrFormat("ring entry %d names slot %d: want 0 to %d", next_index_, slot,
                              slot_count_ - 1);

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The daemon's side of one session's shared memory: takes submissions out of the ring, puts completions
-// in. Every byte that the client can write is hostile: an index is read once, a descriptor is copied
-// out once, and only the copies are looked at. What the daemon wrote is never read back.
+// The daemon's side of one session's shared memory: takes submissions out of the ring, puts
+// completions in. Every byte that the client can write is hostile: an index is read once, a
+// descriptor is copied out once, and only the copies are looked at. What the daemon wrote is never
+// read back.
 //
-// Thread safety: after Create(), Poll* and Complete are for the engine thread only; the accessors of
-// constants, doorbell_fd() and in_flight() are for any thread.
-// Ownership: shared between the session server and the engine; owns segment and doorbell.
+// Thread safety: after Create(), Poll* and Complete are for the engine thread only; the accessors
+// of constants, doorbell_fd() and in_flight() are for any thread. Ownership: shared between the
+// session server and the engine; owns segment and doorbell.
 //
 // Invariants
 //   1. next_index() - head published <= slot_count; a tail beyond that is a protocol error.
@@ -69,10 +70,11 @@ class SessionChannel {
 
   // True if the client published something that was not taken. One load.
   bool HasSubmissions() const;
-  // Takes the next submission. kProtocolError: `error` says what; the channel must not be polled again.
+  // Takes the next submission. kProtocolError: `error` says what; the channel must not be polled
+  // again.
   PollResult Poll(Submission* submission, std::string* error);
-  // Fills the slot's completion, wakes a client that waits on it, frees the slot. `message` is cut to
-  // what fits.
+  // Fills the slot's completion, wakes a client that waits on it, frees the slot. `message` is cut
+  // to what fits.
   void Complete(uint32_t slot, const CompletionRecord& record, const std::string& message);
   // All slots that were taken and not completed.
   std::vector<uint32_t> BusySlots() const;

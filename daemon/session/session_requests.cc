@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SessionServer: what each message of a client does.
-#include <poll.h>
-
 #include <utility>
 
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "daemon/base/clock.h"
 #include "daemon/base/names.h"
 #include "daemon/base/version.h"
@@ -32,23 +30,29 @@ void SessionServer::HandleMessage(Connection* connection, const v1::ClientMessag
     return;
   }
   if (connection->state == State::kJoining) {
-    ProtocolError(connection,
-                  absl::FailedPreconditionError("a message before the reply to Join"));
+    ProtocolError(connection, absl::FailedPreconditionError("a message before the reply to Join"));
     return;
   }
   const bool is_join = message.message_case() == v1::ClientMessage::kJoin;
   if (!is_hello && is_join == (connection->state == State::kJoined)) {
-    SendError(connection, absl::FailedPreconditionError(is_join ? "this connection has joined already"
-                                                                : "this connection has not joined"));
+    SendError(connection,
+              absl::FailedPreconditionError(is_join ? "this connection has joined already"
+                                                    : "this connection has not joined"));
     return;
   }
   switch (message.message_case()) {
-    case v1::ClientMessage::kHello: return HandleHello(connection, message.hello());
-    case v1::ClientMessage::kJoin: return HandleJoin(connection, message.join());
-    case v1::ClientMessage::kArenaAlloc: return HandleArenaAlloc(connection, message.arena_alloc());
-    case v1::ClientMessage::kArenaFree: return HandleArenaFree(connection, message.arena_free());
-    case v1::ClientMessage::kAbort: return HandleAbort(connection, message.abort());
-    case v1::ClientMessage::MESSAGE_NOT_SET: return;
+    case v1::ClientMessage::kHello:
+      return HandleHello(connection, message.hello());
+    case v1::ClientMessage::kJoin:
+      return HandleJoin(connection, message.join());
+    case v1::ClientMessage::kArenaAlloc:
+      return HandleArenaAlloc(connection, message.arena_alloc());
+    case v1::ClientMessage::kArenaFree:
+      return HandleArenaFree(connection, message.arena_free());
+    case v1::ClientMessage::kAbort:
+      return HandleAbort(connection, message.abort());
+    case v1::ClientMessage::MESSAGE_NOT_SET:
+      return;
   }
 }
 
@@ -78,42 +82,26 @@ void SessionServer::HandleHello(Connection* connection, const v1::Hello& hello) 
   Send(connection, reply);
 }
 
-void SessionServer::ReapDead(const std::vector<uint64_t>& session_ids) {
-  std::vector<pollfd> polls;
-  std::vector<Connection*> connections;
-  for (const uint64_t session_id : session_ids) {
-    Connection* connection = FindSession(session_id);
-    if (connection == nullptr || connection->closed) continue;
-    polls.push_back({connection->fd.get(), POLLRDHUP, 0});
-    connections.push_back(connection);
-  }
-  if (polls.empty() || poll(polls.data(), polls.size(), 0) <= 0) return;
-  for (size_t i = 0; i < polls.size(); ++i) {
-    if ((polls[i].revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0) {
-      CloseConnection(connections[i], "");
-    }
-  }
-}
-
 absl::Status SessionServer::PrepareJoin(Connection* connection, const v1::Join& join) {
   if (!accepting_.load()) return absl::UnavailableError("the daemon is draining");
   if (join.timeout_ms() > kAttachTimeoutMsMax) {
-    return absl::InvalidArgumentError(absl::StrFormat("timeout_ms is %d: want 0 to %d",
-                                                      join.timeout_ms(), kAttachTimeoutMsMax));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("timeout_ms is %d: want 0 to %d", join.timeout_ms(), kAttachTimeoutMsMax));
   }
+  if (sessions_.size() >= config_.sessions_max) ReapDead(AllConnections());
   if (sessions_.size() >= config_.sessions_max) {
-    return absl::ResourceExhaustedError(absl::StrFormat(
-        "there are %d sessions: sessions_max is %d", sessions_.size(), config_.sessions_max));
+    return absl::ResourceExhaustedError(absl::StrFormat("there are %d sessions: sessions_max is %d",
+                                                        sessions_.size(), config_.sessions_max));
   }
   if (join.world_size() < 1 || join.world_size() > shm::kWorldSizeMax) {
-    return absl::InvalidArgumentError(absl::StrFormat("world_size is %d: want 1 to %d",
-                                                      join.world_size(), shm::kWorldSizeMax));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("world_size is %d: want 1 to %d", join.world_size(), shm::kWorldSizeMax));
   }
   ArenaCounters counters;
   auto arenas = std::make_shared<ArenaTable>(
       backend_,
       ArenaTable::Limits{config_.arenas_per_session_max, config_.arena_bytes_per_session_max},
-      budget_, counters);
+      budget_, memory_, counters);
   const uint64_t session_id = next_session_id_++;
   absl::StatusOr<std::shared_ptr<SessionChannel>> channel =
       SessionChannel::Create(session_id, join.rank(), join.world_size(),
@@ -200,7 +188,23 @@ void SessionServer::CompleteGroup(const CommunicatorRegistry::JoinResult& result
 }
 
 void SessionServer::HandleArenaAlloc(Connection* connection, const v1::ArenaAlloc& request) {
-  absl::StatusOr<ArenaTable::Allocated> arena = connection->arenas->Allocate(request.bytes());
+  // One request at a time: replies keep their order.
+  connection->arena_pending = true;
+  Watch(connection);
+  memory_->Post([this, arenas = connection->arenas, bytes = request.bytes(),
+                 session_id = connection->session_id] {
+    Request done;
+    done.kind = Request::Kind::kArenaDone;
+    done.session_ids = {session_id};
+    done.arena = arenas->Allocate(bytes);
+    Post(std::move(done));
+  });
+}
+
+void SessionServer::FinishArenaAlloc(Connection* connection,
+                                     const absl::StatusOr<ArenaTable::Allocated>& arena) {
+  connection->arena_pending = false;
+  Watch(connection);
   if (!arena.ok()) {
     SendError(connection, arena.status());
     return;
@@ -213,8 +217,7 @@ void SessionServer::HandleArenaAlloc(Connection* connection, const v1::ArenaAllo
 }
 
 void SessionServer::HandleArenaFree(Connection* connection, const v1::ArenaFree& request) {
-  const absl::Status status =
-      connection->arenas->Free(request.arena_id(), request.generation());
+  const absl::Status status = connection->arenas->Free(request.arena_id(), request.generation());
   if (!status.ok()) {
     SendError(connection, status);
     return;
@@ -226,9 +229,9 @@ void SessionServer::HandleArenaFree(Connection* connection, const v1::ArenaFree&
 
 void SessionServer::HandleAbort(Connection* connection, const v1::Abort& request) {
   if (request.reason().size() > kAbortReasonBytesMax) {
-    SendError(connection, absl::InvalidArgumentError(absl::StrFormat(
-                              "reason has %d bytes: at most %d", request.reason().size(),
-                              kAbortReasonBytesMax)));
+    SendError(connection, absl::InvalidArgumentError(
+                              absl::StrFormat("reason has %d bytes: at most %d",
+                                              request.reason().size(), kAbortReasonBytesMax)));
     return;
   }
   registry_->MarkBroken(connection->session_id);

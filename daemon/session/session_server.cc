@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/session/session_server.h"
 
+#include <fcntl.h>
 #include <grp.h>
 #include <poll.h>
 #include <pthread.h>
@@ -9,7 +10,6 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
-#include <fcntl.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -41,20 +41,13 @@ absl::Status GiveToGroup(const std::string& path, const std::string& group_name)
   std::vector<char> buffer(1 << 16);
   getgrnam_r(group_name.c_str(), &entry, buffer.data(), buffer.size(), &found);
   if (found == nullptr) {
-    return absl::InvalidArgumentError(absl::StrFormat("attach_group is '%s': no such group", group_name));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("attach_group is '%s': no such group", group_name));
   }
   if (chown(path.c_str(), static_cast<uid_t>(-1), found->gr_gid) != 0) {
     return ErrnoError(errno, absl::StrFormat("attach_group: chown %s to '%s'", path, group_name));
   }
   return absl::OkStatus();
-}
-
-// Closing a socket with unread packets makes the peer's next read fail before it sees our last reply.
-void DiscardReceived(int fd) {
-  char byte;
-  for (int i = 0; i < 64; ++i) {
-    if (recv(fd, &byte, 1, MSG_DONTWAIT) <= 0) return;
-  }
 }
 
 // Removes a socket that a dead daemon left. The caller holds the directory's lock.
@@ -72,9 +65,11 @@ absl::Status RemoveStaleSocket(const std::string& path) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<SessionServer>> SessionServer::Open(
-    const Config& config, CommunicatorRegistry* registry, Engine* engine, Metrics* metrics,
-    Backend* backend, NodeSegment* node) {
+absl::StatusOr<std::unique_ptr<SessionServer>> SessionServer::Open(const Config& config,
+                                                                   CommunicatorRegistry* registry,
+                                                                   Engine* engine, Metrics* metrics,
+                                                                   Backend* backend,
+                                                                   NodeSegment* node) {
   std::unique_ptr<SessionServer> server(
       new SessionServer(config, registry, engine, metrics, backend, node));
   if (absl::Status status = server->Listen(); !status.ok()) return status;
@@ -90,11 +85,12 @@ SessionServer::SessionServer(const Config& config, CommunicatorRegistry* registr
       backend_(backend),
       node_(node),
       budget_(std::make_shared<ArenaBudget>(config.arena_bytes_max)),
+      memory_(std::make_shared<MemoryThread>()),
       path_(config.runtime_directory + "/attach.sock") {
   engine_->SetSessionEndHook([this](uint64_t session_id, bool protocol_error, std::string reason) {
     Request request;
+    request.kind = Request::Kind::kClose;
     request.session_ids = {session_id};
-    request.close_now = true;
     request.status = protocol_error ? shm::Status::kInvalidArgument : shm::Status::kAborted;
     request.reason = std::move(reason);
     Post(std::move(request));
@@ -137,6 +133,7 @@ absl::Status SessionServer::Listen() {
 }
 
 void SessionServer::Start() {
+  memory_->Start();
   thread_ = std::thread([this] { Loop(); });
   pthread_setname_np(thread_.native_handle(), "qrd-attach");
 }
@@ -155,6 +152,8 @@ void SessionServer::Stop() {
   }
   sessions_.clear();
   connections_.clear();
+  session_count_.store(0, std::memory_order_relaxed);
+  memory_->Stop();
 }
 
 void SessionServer::EndSessions(const std::vector<uint64_t>& session_ids, shm::Status status,
@@ -215,7 +214,8 @@ void SessionServer::Accept() {
     UniqueFd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!fd.valid()) {
       if (errno != EMFILE && errno != ENFILE) return;
-      // Out of descriptors: use the spare one to turn the client away, or epoll would report for ever.
+      // Out of descriptors: use the spare one to turn the client away, or epoll would report for
+      // ever.
       spare_.reset();
       fd.reset(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (fd.valid()) {
@@ -230,6 +230,10 @@ void SessionServer::Accept() {
       continue;
     }
     const size_t connections_max = size_t{config_.sessions_max} + kHandshakesMax;
+    if (connections_.size() >= connections_max) {
+      ReapDead(AllConnections());
+      DestroyClosed();
+    }
     if (connections_.size() >= connections_max) {
       RefuseConnection(std::move(fd),
                        absl::ResourceExhaustedError(absl::StrFormat(
@@ -248,6 +252,7 @@ void SessionServer::Accept() {
       continue;
     }
     auto connection = std::make_unique<Connection>();
+    connection->watched = event.events;
     connection->pid = peer.pid;
     connection->uid = peer.uid;
     connection->deadline_ns = MonotonicNs() + kHandshakeTimeoutMs * kNsPerMs;
@@ -275,22 +280,27 @@ void SessionServer::RunRequests() {
   for (const Request& request : requests) {
     for (const uint64_t session_id : request.session_ids) {
       Connection* connection = FindSession(session_id);
-      if (connection == nullptr) continue;
-      if (connection->state == Connection::State::kJoining) {
-        SendError(connection, absl::AbortedError(request.reason));
-        CloseConnection(connection, "deleted");
-      } else if (!request.close_now) {
-        registry_->MarkBroken(session_id);
-        engine_->EndSession(session_id, request.status, request.reason, /*close=*/true);
-      } else {
-        const bool broke_rules = request.status == shm::Status::kInvalidArgument;
-        if (broke_rules) {
-          spdlog::warn("session {} (process {}) closed: {}", session_id, connection->pid,
-                       request.reason);
-        }
-        CloseConnection(connection, broke_rules ? "protocol_error" : "deleted");
-      }
+      if (connection != nullptr) RunRequest(request, connection);
     }
+  }
+}
+
+void SessionServer::RunRequest(const Request& request, Connection* connection) {
+  if (request.kind == Request::Kind::kArenaDone) {
+    FinishArenaAlloc(connection, request.arena);
+  } else if (connection->state == Connection::State::kJoining) {
+    SendError(connection, absl::AbortedError(request.reason));
+    CloseConnection(connection, "deleted");
+  } else if (request.kind == Request::Kind::kEnd) {
+    registry_->MarkBroken(connection->session_id);
+    engine_->EndSession(connection->session_id, request.status, request.reason, /*close=*/true);
+  } else {
+    const bool broke_rules = request.status == shm::Status::kInvalidArgument;
+    if (broke_rules) {
+      spdlog::warn("session {} (process {}) closed: {}", connection->session_id, connection->pid,
+                   request.reason);
+    }
+    CloseConnection(connection, broke_rules ? "protocol_error" : "deleted");
   }
 }
 
@@ -304,12 +314,13 @@ void SessionServer::Expire(uint64_t now_ns) {
                connection->communicator, connection->group, connection->incarnation)) {
         missing_mask |= uint32_t{1} << rank;
       }
-      const absl::Status status = absl::DeadlineExceededError(absl::StrFormat(
-          "%s of group '%s' of communicator '%s' did not attach within %d ms",
-          RanksText(missing_mask), connection->group, connection->communicator,
-          connection->join_timeout_ms));
+      const absl::Status status = absl::DeadlineExceededError(
+          absl::StrFormat("%s of group '%s' of communicator '%s' did not attach within %d ms",
+                          RanksText(missing_mask), connection->group, connection->communicator,
+                          connection->join_timeout_ms));
+      if (metrics_ != nullptr) metrics_->RecordAttach(shm::Status::kTimeout);
+      LeaveSession(connection, shm::Status::kTimeout, "");
       SendError(connection, status);
-      if (!connection->closed) LeaveSession(connection, shm::Status::kTimeout, "");
     } else {
       ProtocolError(connection, absl::DeadlineExceededError(absl::StrFormat(
                                     "no %s within %d ms",
@@ -329,7 +340,7 @@ void SessionServer::OnEvent(int fd, uint32_t events) {
 }
 
 void SessionServer::OnReadable(Connection* connection) {
-  for (int i = 0; i < kMessageBurst && !connection->closed; ++i) {
+  for (int i = 0; i < kMessageBurst && !connection->closed && !connection->arena_pending; ++i) {
     Received received = ReceiveMessage(connection->fd.get());
     switch (received.kind) {
       case Received::Kind::kNothing:
@@ -344,106 +355,6 @@ void SessionServer::OnReadable(Connection* connection) {
         HandleMessage(connection, received.message);
         break;
     }
-  }
-}
-
-void SessionServer::Send(Connection* connection, const v1::ServerMessage& message,
-                         std::vector<int> fds) {
-  if (connection->closed) return;
-  std::string packet = message.SerializeAsString();
-  if (connection->outbox.empty()) {
-    const SendResult result = SendPacket(connection->fd.get(), packet, fds);
-    if (result == SendResult::kSent) return;
-    if (result == SendResult::kClosed) {
-      CloseConnection(connection, "");
-      return;
-    }
-  }
-  if (connection->outbox.size() >= Connection::kOutboxMax) {
-    spdlog::warn("process {} does not read its replies: closed", connection->pid);
-    CloseConnection(connection, "protocol_error");
-    return;
-  }
-  Connection::Packet queued;
-  queued.bytes = std::move(packet);
-  for (const int fd : fds) queued.fds.emplace_back(fcntl(fd, F_DUPFD_CLOEXEC, 0));
-  connection->outbox.push_back(std::move(queued));
-  WatchWrite(connection, true);
-}
-
-void SessionServer::FlushOutbox(Connection* connection) {
-  while (!connection->outbox.empty()) {
-    const Connection::Packet& packet = connection->outbox.front();
-    std::vector<int> fds;
-    for (const UniqueFd& fd : packet.fds) fds.push_back(fd.get());
-    const SendResult result = SendPacket(connection->fd.get(), packet.bytes, fds);
-    if (result == SendResult::kWouldBlock) return;
-    if (result == SendResult::kClosed) {
-      CloseConnection(connection, "");
-      return;
-    }
-    connection->outbox.pop_front();
-  }
-  WatchWrite(connection, false);
-}
-
-void SessionServer::WatchWrite(Connection* connection, bool on) {
-  if (connection->watches_write == on) return;
-  connection->watches_write = on;
-  epoll_event event = {};
-  event.events = EPOLLIN | EPOLLRDHUP | (on ? uint32_t{EPOLLOUT} : 0);
-  event.data.fd = connection->fd.get();
-  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, connection->fd.get(), &event);
-}
-
-void SessionServer::SendError(Connection* connection, const absl::Status& status) {
-  v1::ServerMessage message;
-  message.mutable_error()->set_status(static_cast<uint32_t>(ToShmStatus(status.code())));
-  message.mutable_error()->set_message(std::string(status.message()));
-  Send(connection, message);
-}
-
-void SessionServer::ProtocolError(Connection* connection, const absl::Status& status) {
-  spdlog::warn("process {} closed: {}", connection->pid, std::string(status.message()));
-  SendError(connection, status);
-  DiscardReceived(connection->fd.get());
-  CloseConnection(connection, "protocol_error");
-}
-
-void SessionServer::CloseConnection(Connection* connection, std::string_view label) {
-  if (connection->closed) return;
-  connection->closed = true;
-  any_closed_ = true;
-  if (connection->session_id == 0) return;
-  const bool joined = connection->state == Connection::State::kJoined;
-  const bool busy = joined && connection->channel->in_flight() != 0;
-  if (label.empty()) label = busy ? "lost" : "closed";
-  if (metrics_ != nullptr && joined) metrics_->RecordSessionEnd(label);
-  LeaveSession(connection, shm::Status::kPeerLost, "its connection closed");
-}
-
-void SessionServer::LeaveSession(Connection* connection, shm::Status status,
-                                 const std::string& reason) {
-  registry_->Leave(connection->session_id);
-  if (connection->state == Connection::State::kJoined) {
-    engine_->EndSession(connection->session_id, status, reason, /*close=*/false);
-  }
-  sessions_.erase(connection->session_id);
-  session_count_.store(sessions_.size(), std::memory_order_relaxed);
-  connection->session_id = 0;
-  // The engine's share lives until no operation can touch it.
-  if (connection->arenas) connection->arenas->Clear();
-  connection->arenas.reset();
-  connection->channel.reset();
-  connection->state = Connection::State::kGreeted;
-  connection->deadline_ns = MonotonicNs() + kHandshakeTimeoutMs * kNsPerMs;
-}
-
-void SessionServer::DestroyClosed() {
-  if (!any_closed_) return;
-  any_closed_ = false;
-  for (auto it = connections_.begin(); it != connections_.end();) {
-    it = it->second->closed ? connections_.erase(it) : std::next(it);
   }
 }
 

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The attach socket: accepts clients, speaks proto/qrd/v1/attach.proto with them, and turns the end of
-// a connection into the end of its session.
+// The attach socket: accepts clients, speaks proto/qrd/v1/attach.proto with them, and turns the end
+// of a connection into the end of its session.
 //
 // One thread with one epoll serves all connections. It never blocks on a client: sends are
-// non-blocking with a bounded queue, and a client that does not read is closed.
+// non-blocking with a bounded queue, and a client that does not read is closed. Arenas are made by
+// the memory thread, so that a large one holds up nobody else.
 //
 // Thread safety: all public functions from any thread.
-// Ownership: everything passed to Open() must outlive the server; sessions belong to the server, what
-// the engine needs of them (SessionChannel) is shared with it.
+// Ownership: everything passed to Open() must outlive the server; sessions belong to the server,
+// what the engine needs of them (SessionChannel) is shared with it.
 #pragma once
 
 #include <atomic>
@@ -29,6 +30,7 @@
 #include "daemon/registry/communicator_registry.h"
 #include "daemon/session/arena_table.h"
 #include "daemon/session/connection.h"
+#include "daemon/session/memory_thread.h"
 #include "daemon/session/node_segment.h"
 #include "daemon/telemetry/metrics.h"
 #include "kernels/backend.h"
@@ -44,9 +46,9 @@ class SessionServer {
   // A connection that does not say Hello, or does not Join, for this long is closed.
   static constexpr int kHandshakeTimeoutMs = 10'000;
 
-  // Binds <runtime_directory>/attach.sock (mode 0660, group attach_group). The caller holds the lock
-  // file of the directory, so a socket that is there already is stale and is replaced; anything else
-  // of that name is an error. Installs itself as the engine's session-end hook.
+  // Binds <runtime_directory>/attach.sock (mode 0660, group attach_group). The caller holds the
+  // lock file of the directory, so a socket that is there already is stale and is replaced;
+  // anything else of that name is an error. Installs itself as the engine's session-end hook.
   static absl::StatusOr<std::unique_ptr<SessionServer>> Open(const Config& config,
                                                              CommunicatorRegistry* registry,
                                                              Engine* engine, Metrics* metrics,
@@ -56,9 +58,10 @@ class SessionServer {
   void Start();
   // Refuses new connections and joins with UNAVAILABLE; sessions go on.
   void StopAccepting();
-  // Ends sessions: their pending operations complete with `status` and `reason`, then the connections
-  // are closed. Unknown ids are ignored. Returns at once.
-  void EndSessions(const std::vector<uint64_t>& session_ids, shm::Status status, std::string reason);
+  // Ends sessions: their pending operations complete with `status` and `reason`, then the
+  // connections are closed. Unknown ids are ignored. Returns at once.
+  void EndSessions(const std::vector<uint64_t>& session_ids, shm::Status status,
+                   std::string reason);
   // Closes every connection, stops the thread and removes the socket. Idempotent.
   void Stop();
 
@@ -68,11 +71,18 @@ class SessionServer {
   uint64_t arena_bytes() const { return budget_->used_bytes(); }
 
  private:
+  // What another thread asks of the attach thread.
   struct Request {
+    enum class Kind {
+      kEnd,        // fail the sessions' operations, then close
+      kClose,      // the engine is through with the session
+      kArenaDone,  // the memory thread has the session's arena, or an error
+    };
+    Kind kind = Kind::kEnd;
     std::vector<uint64_t> session_ids;
-    bool close_now = false;  // the engine is through with them
     shm::Status status = shm::Status::kOk;
     std::string reason;
+    absl::StatusOr<ArenaTable::Allocated> arena = ArenaTable::Allocated{};
   };
 
   SessionServer(const Config& config, CommunicatorRegistry* registry, Engine* engine,
@@ -87,6 +97,7 @@ class SessionServer {
   void Accept();
   void RefuseConnection(UniqueFd fd, const absl::Status& why);
   void RunRequests() ABSL_LOCKS_EXCLUDED(mu_);
+  void RunRequest(const Request& request, Connection* connection);
   void Expire(uint64_t now_ns);
   void OnEvent(int fd, uint32_t events);
   void OnReadable(Connection* connection);
@@ -96,15 +107,20 @@ class SessionServer {
   absl::Status PrepareJoin(Connection* connection, const v1::Join& join);
   void CompleteGroup(const CommunicatorRegistry::JoinResult& result);
   void HandleArenaAlloc(Connection* connection, const v1::ArenaAlloc& request);
+  void FinishArenaAlloc(Connection* connection, const absl::StatusOr<ArenaTable::Allocated>& arena);
   void HandleArenaFree(Connection* connection, const v1::ArenaFree& request);
   void HandleAbort(Connection* connection, const v1::Abort& request);
   // Takes the session out of registry and engine; the connection stays.
   void LeaveSession(Connection* connection, shm::Status status, const std::string& reason);
+  // Ends connections whose client is gone and of which epoll has yet to tell.
   void ReapDead(const std::vector<uint64_t>& session_ids);
+  void ReapDead(const std::vector<Connection*>& connections);
+  std::vector<Connection*> AllConnections() const;
   void Send(Connection* connection, const v1::ServerMessage& message, std::vector<int> fds = {});
   void SendError(Connection* connection, const absl::Status& status);
   void FlushOutbox(Connection* connection);
-  void WatchWrite(Connection* connection, bool on);
+  // Tells epoll what the connection waits for.
+  void Watch(Connection* connection);
   // An error that the connection does not survive.
   void ProtocolError(Connection* connection, const absl::Status& status);
   void CloseConnection(Connection* connection, std::string_view label);
@@ -118,6 +134,7 @@ class SessionServer {
   Backend* const backend_;
   NodeSegment* const node_;
   const std::shared_ptr<ArenaBudget> budget_;
+  const std::shared_ptr<MemoryThread> memory_;
   std::string path_;
   UniqueFd listener_, epoll_, wake_, spare_;
   std::thread thread_;

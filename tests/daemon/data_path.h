@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The daemon's data path in the test process: registry, engine and session server over a fake (or any)
-// backend, and raw clients attached to it.
+// The daemon's data path in the test process: registry, engine and session server over a fake (or
+// any) backend, and raw clients attached to it.
 #pragma once
 
 #include <memory>

@@ -27,7 +27,6 @@ Flooder Attach(DataPath* daemon, const std::string& name, uint64_t bytes) {
   return flooder;
 }
 
-
 // Both groups fill their rings while the backend is held, so both always have work; the shares are
 // looked at when the first of them is through.
 double ShareOfFirst(uint32_t weight_of_first) {
@@ -36,7 +35,8 @@ double ShareOfFirst(uint32_t weight_of_first) {
   config.communicator_weights = {{"first", weight_of_first}};
   DataPath daemon(config);
   const uint64_t count = 256 << 10;
-  Flooder first = Attach(&daemon, "first", 4 * count), second = Attach(&daemon, "second", 4 * count);
+  Flooder first = Attach(&daemon, "first", 4 * count),
+          second = Attach(&daemon, "second", 4 * count);
   std::vector<std::pair<const void*, uint64_t>> chunks;  // under the backend's lock
   daemon.fake.OnChunk([&](const LaunchParams& p, TileRange r) {
     chunks.emplace_back(p.inputs[0], (r.last - r.first) * kTileElements);

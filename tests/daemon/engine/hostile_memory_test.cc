@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Clients that write what they should not into shared memory (F27, F35). After each attack the daemon
-// serves another group.
+// Clients that write what they should not into shared memory (F27, F35). After each attack the
+// daemon serves another group.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -72,21 +72,30 @@ TEST_F(HostileMemoryTest, EveryBadDescriptorIsRefusedByFieldValueAndBound) {
       {[](auto* d) { d->timeout_ms = 3'600'001; }, "timeout_ms is 3600001: want 0 to 3600000"},
       {[](auto* d) { d->epilogue = 2; }, "epilogue is 2: want 0 (none)"},
       {[](auto* d) { d->reserved[183] = 1; }, "reserved[183] is 1: want 0"},
-      {[](auto* d) { d->count = uint64_t{1} << 63; }, "count is 9223372036854775808: input has room for"},
-      {[](auto* d) { d->count = UINT64_MAX; }, "count is 18446744073709551615: input has room for 16384"},
-      {[](auto* d) { d->count = uint64_t{1} << 62; }, "count is 4611686018427387904: input has room"},
-      {[](auto* d) { d->count = 16385; }, "count is 16385: input has room for 16384 elements of 4 bytes"},
+      {[](auto* d) { d->count = uint64_t{1} << 63; },
+       "count is 9223372036854775808: input has room for"},
+      {[](auto* d) { d->count = UINT64_MAX; },
+       "count is 18446744073709551615: input has room for 16384"},
+      {[](auto* d) { d->count = uint64_t{1} << 62; },
+       "count is 4611686018427387904: input has room"},
+      {[](auto* d) { d->count = 16385; },
+       "count is 16385: input has room for 16384 elements of 4 bytes"},
       {[](auto* d) { d->count = 8193; }, "count is 8193: output has room for 8192"},
-      {[](auto* d) { d->input.arena_id = 0; }, "input: arena_id is 0: this session has no such arena"},
-      {[](auto* d) { d->input.arena_id = 77; }, "input: arena_id is 77: this session has no such arena"},
+      {[](auto* d) { d->input.arena_id = 0; },
+       "input: arena_id is 0: this session has no such arena"},
+      {[](auto* d) { d->input.arena_id = 77; },
+       "input: arena_id is 77: this session has no such arena"},
       {[](auto* d) { d->output.arena_id = UINT32_MAX; }, "output: arena_id is 4294967295"},
       {[](auto* d) { d->output.generation = 9; }, "output: stale handle: arena 1 of generation 9"},
       {[](auto* d) { d->input.offset_bytes = 2; }, "input.offset_bytes is 2: want a multiple of 4"},
-      {[](auto* d) { d->input.offset_bytes = 65540; }, "input.offset_bytes is 65540: arena 1 has 65536"},
+      {[](auto* d) { d->input.offset_bytes = 65540; },
+       "input.offset_bytes is 65540: arena 1 has 65536"},
       {[](auto* d) { d->output.offset_bytes = uint64_t{1} << 63; },
        "output.offset_bytes is 9223372036854775808: arena 1 has 65536 bytes"},
-      {[](auto* d) { d->output.offset_bytes = 65536; }, "count is 16: output has room for 0 elements"},
-      {[](auto* d) { d->output.offset_bytes = 60; }, "output overlaps input: offset_bytes are 60 and 0"},
+      {[](auto* d) { d->output.offset_bytes = 65536; },
+       "count is 16: output has room for 0 elements"},
+      {[](auto* d) { d->output.offset_bytes = 60; },
+       "output overlaps input: offset_bytes are 60 and 0"},
       {[](auto* d) { d->input.offset_bytes = 32772; }, "output overlaps input"},
   };
   for (const Case& test : cases) {
@@ -217,8 +226,8 @@ TEST_F(HostileMemoryTest, DescriptorsThatChangeWhileTheDaemonReads) {
   std::thread scribbler([&] {
     std::mt19937_64 random(11);
     while (!stop.load()) {
-      auto* words = reinterpret_cast<uint64_t*>(victim[0]->descriptor(
-          static_cast<uint32_t>(random() % 16)));
+      auto* words =
+          reinterpret_cast<uint64_t*>(victim[0]->descriptor(static_cast<uint32_t>(random() % 16)));
       // count and the offsets: good and bad values in turn.
       const uint64_t values[] = {0, 16, 16384, uint64_t{1} << 63, 32768, UINT64_MAX};
       std::atomic_ref<uint64_t>(words[3 + random() % 5])

@@ -28,9 +28,10 @@ TEST(PolicyChangeTest, ThousandsOfOperationsEachUseOnePlan) {
   std::thread changer([&] {
     while (!stop.load()) {
       const bool odd = sets.load() % 2 != 0;
-      ASSERT_TRUE(daemon.policy
-                      ->Set(WithCodec(odd ? v1::CODEC_NONE : v1::CODEC_INT4), 0, false, std::nullopt)
-                      .ok());
+      ASSERT_TRUE(
+          daemon.policy
+              ->Set(WithCodec(odd ? v1::CODEC_NONE : v1::CODEC_INT4), 0, false, std::nullopt)
+              .ok());
       ++sets;
     }
   });
@@ -64,8 +65,8 @@ TEST(PolicyChangeTest, NextOperationAfterTheReplyUsesIt) {  // F39
   for (auto& client : clients) arenas.push_back(client->Alloc(8192));
   for (int i = 0; i < 50; ++i) {
     const bool odd = i % 2 != 0;
-    const auto generation = daemon.policy->Set(
-        WithCodec(odd ? v1::CODEC_NONE : v1::CODEC_INT8), 0, false, std::nullopt);
+    const auto generation = daemon.policy->Set(WithCodec(odd ? v1::CODEC_NONE : v1::CODEC_INT8), 0,
+                                               false, std::nullopt);
     ASSERT_TRUE(generation.ok());
     uint32_t slots[2];
     for (size_t r = 0; r < 2; ++r) {

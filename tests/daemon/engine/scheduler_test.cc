@@ -9,8 +9,8 @@ namespace qrd {
 namespace {
 
 // Hands out `rounds` chunks of the flow's own size; returns bytes by flow.
-std::map<uint64_t, uint64_t> Serve(FairScheduler* scheduler, std::map<uint64_t, uint64_t> chunk_bytes,
-                                   int rounds) {
+std::map<uint64_t, uint64_t> Serve(FairScheduler* scheduler,
+                                   std::map<uint64_t, uint64_t> chunk_bytes, int rounds) {
   std::map<uint64_t, uint64_t> served;
   for (int i = 0; i < rounds; ++i) {
     const auto flow = scheduler->Pick();
