@@ -67,8 +67,8 @@ class Buffers {
   const std::byte* original_ = nullptr;
 };
 
-std::string Run(qrd_comm_t comm, const Problem& problem, const Buffers& buffers,
-                bool want_staged = false) {
+std::string Reduce(qrd_comm_t comm, const Problem& problem, const Buffers& buffers,
+                   bool want_staged = false) {
   qrd_operation operation = 0;
   qrd_op_stats stats = QRD_OP_STATS_INIT;
   std::string error = Outcome(qrd_all_reduce(comm, buffers.input(), buffers.output(), problem.count,
@@ -124,7 +124,7 @@ TEST_P(AllReduceOfTest, EveryDtypeOpAndSizeWithoutACopy) {
       for (bool in_place : {false, true}) {
         if (!error.empty()) break;
         const Buffers buffers(static_cast<std::byte*>(memory), problems[i], self.rank(), in_place);
-        error = Run(comm, problems[i], buffers);
+        error = Reduce(comm, problems[i], buffers);
       }
     }
     if (error.empty()) error = Outcome(qrd_mem_free(comm, memory));
@@ -151,7 +151,7 @@ TEST_P(AllReduceOfTest, AnyMemoryByACopyAtAnyElementAlignment) {
           const size_t shift = DtypeBytes(problems[i].dtype) * (1 + i % 7);
           if (!error.empty()) break;
           const Buffers buffers(base + shift, problems[i], self.rank(), in_place);
-          error = Run(comm, problems[i], buffers, /*want_staged=*/true);
+          error = Reduce(comm, problems[i], buffers, /*want_staged=*/true);
         }
       }
     }
@@ -177,10 +177,10 @@ TEST_F(AllReduceTest, FourMebibytes) {
     error = Outcome(qrd_mem_alloc(comm, LargestBytes(problems), &memory));
     std::vector<std::byte> own(LargestBytes(problems));
     for (size_t i = 0; i < problems.size() && error.empty(); ++i) {
-      error = Run(comm, problems[i],
-                  Buffers(static_cast<std::byte*>(memory), problems[i], self.rank(), false));
+      error = Reduce(comm, problems[i],
+                     Buffers(static_cast<std::byte*>(memory), problems[i], self.rank(), false));
       if (!error.empty()) break;
-      error = Run(comm, problems[i], Buffers(own.data(), problems[i], self.rank(), true), true);
+      error = Reduce(comm, problems[i], Buffers(own.data(), problems[i], self.rank(), true), true);
     }
     if (error.empty()) error = Outcome(qrd_comm_finalize(comm));
     return error;
@@ -243,7 +243,7 @@ TEST_F(AllReduceTest, TwoGroupsOfOneCommunicatorAtTheSameTimeDoNotMix) {
     for (uint32_t i = 0; i < kOperations && error.empty(); ++i) {
       // The groups run through their problems in different orders.
       const Problem& problem = problems[group][(group == 0 ? i : 3 * i) % 7];
-      error = Run(comm, problem, Buffers(static_cast<std::byte*>(memory), problem, rank, false));
+      error = Reduce(comm, problem, Buffers(static_cast<std::byte*>(memory), problem, rank, false));
     }
     if (error.empty()) error = Outcome(qrd_comm_finalize(comm));
     return error;
