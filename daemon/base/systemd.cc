@@ -21,10 +21,6 @@ void NotifyStopping(absl::Duration limit) {
                    .c_str());
 }
 
-void NotifyExtendTimeout(absl::Duration limit) {
-  sd_notify(0, absl::StrCat("EXTEND_TIMEOUT_USEC=", absl::ToInt64Microseconds(limit)).c_str());
-}
-
 void NotifyWatchdog() { sd_notify(0, "WATCHDOG=1"); }
 
 absl::Duration WatchdogPeriod() {

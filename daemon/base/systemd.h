@@ -13,7 +13,6 @@ void NotifyReady(const std::string& status);
 void NotifyStatus(const std::string& status);
 // At the begin of a drain; `limit`: how long it may take at most.
 void NotifyStopping(absl::Duration limit);
-void NotifyExtendTimeout(absl::Duration limit);
 void NotifyWatchdog();
 
 // How often NotifyWatchdog() is due: half of WatchdogSec, or infinite if there is no watchdog.
