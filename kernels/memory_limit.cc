@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/host_memory.h"
 #include "kernels/lockstep_team.h"
+#include "kernels/simd_targets.h"
 #include "kernels/types.h"
 
 #undef HWY_TARGET_INCLUDE
