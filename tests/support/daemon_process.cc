@@ -114,7 +114,11 @@ std::string DaemonProcess::WaitUntilReady(int notify_fd, Clock::time_point deadl
   constexpr auto kSilence = std::chrono::seconds(2);
   Clock::time_point listening_since = Clock::time_point::max();
   while (Clock::now() < deadline) {
-    if (!IsRunning()) return "the daemon ended before it was ready";
+    if (!IsRunning()) {
+      return "the daemon ended before it was ready, " +
+             (WIFSIGNALED(last_status_) ? "signal " + std::to_string(WTERMSIG(last_status_))
+                                        : "exit code " + std::to_string(WEXITSTATUS(last_status_)));
+    }
     pollfd entry{notify_fd, POLLIN, 0};
     poll(&entry, 1, std::min(RemainingMs(deadline), 20));
     char text[1024];
@@ -160,8 +164,7 @@ void DaemonProcess::Signal(int signal) const {
 
 bool DaemonProcess::IsRunning() {
   if (pid_ <= 0) return false;
-  int status = 0;
-  if (waitpid(pid_, &status, WNOHANG) != pid_) return true;
+  if (waitpid(pid_, &last_status_, WNOHANG) != pid_) return true;
   pid_ = -1;
   return false;
 }

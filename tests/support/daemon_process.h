@@ -68,6 +68,7 @@ class DaemonProcess {
 
   TempDirectory directory_;
   pid_t pid_ = -1;
+  int last_status_ = 0;  // of the last end that IsRunning saw
 };
 
 }  // namespace qrd::testing

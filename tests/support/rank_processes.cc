@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -98,11 +99,15 @@ RankProcesses::RankProcesses(uint32_t count, Body body) : ranks_(count) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (getppid() != parent) _exit(126);
       close(fds[0]);
-      for (uint32_t other = 0; other < rank; ++other) close(ranks_[other].fd);
+      for (uint32_t other = 0; other < rank; ++other) {
+        close(ranks_[other].fd);
+        close(ranks_[other].pidfd);
+      }
       RunChild(rank, fds[1], body);
     }
     close(fds[1]);
     ranks_[rank].pid = child;
+    ranks_[rank].pidfd = static_cast<int>(syscall(SYS_pidfd_open, child, 0));
     ranks_[rank].fd = fds[0];
   }
 }
@@ -114,6 +119,7 @@ RankProcesses::~RankProcesses() {
       Reap(&rank);
     }
     if (rank.fd >= 0) close(rank.fd);
+    if (rank.pidfd >= 0) close(rank.pidfd);
   }
 }
 
@@ -130,16 +136,18 @@ void RankProcesses::SendAll(const std::string& text) const {
 }
 
 bool RankProcesses::Read(Rank* rank, int timeout_ms, std::string* report, bool* timed_out) {
-  pollfd entry{rank->fd, POLLIN, 0};
+  // The end of the process counts, not of the connection: a child of the rank may still hold that.
+  pollfd entries[2] = {{rank->fd, POLLIN, 0}, {rank->pidfd, POLLIN, 0}};
   const Clock::time_point deadline = Clock::now() + std::chrono::milliseconds(timeout_ms);
   int ready;
   do {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
-    ready = poll(&entry, 1, left < 0 ? 0 : static_cast<int>(left));
+    ready = poll(entries, 2, left < 0 ? 0 : static_cast<int>(left));
   } while (ready < 0 && errno == EINTR);
   *timed_out = ready == 0;
   if (ready <= 0) return false;
   std::string bytes(kTextBytesMax + 1, '\0');
+  // What was sent before the end comes first.
   const ssize_t received = recv(rank->fd, bytes.data(), bytes.size(), MSG_DONTWAIT);
   if (received <= 0) return false;
   bytes.resize(static_cast<size_t>(received));

@@ -68,6 +68,7 @@ class RankProcesses {
   struct Rank {
     pid_t pid = -1;
     int fd = -1;
+    int pidfd = -1;
     bool ended = false;
     std::string result;
     bool has_result = false;
