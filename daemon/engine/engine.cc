@@ -19,8 +19,6 @@
 namespace qrd {
 namespace {
 
-// Entries taken from one ring before the next ring has its turn.
-constexpr int kPollBurst = 32;
 // The longest sleep: also the age that progress_ns() can reach.
 constexpr int kSleepMsMax = 100;
 constexpr uint64_t kNsPerMs = 1'000'000;
@@ -190,7 +188,7 @@ bool Engine::PollSession(GroupQueue* group, uint32_t rank, uint64_t now_ns) {
   Submission submission;
   std::string error;
   bool active = false;
-  for (int i = 0; i < kPollBurst; ++i) {
+  for (uint32_t i = 0; i < kPollBurst; ++i) {
     const SessionChannel::PollResult result = channel->Poll(&submission, &error);
     if (result == SessionChannel::PollResult::kEmpty) break;
     active = true;

@@ -77,6 +77,8 @@ class Engine {
 
  private:
   using Command = std::function<void()>;
+  // Entries taken from one ring before the next ring has its turn.
+  static constexpr uint32_t kPollBurst = 32;
 
   void Post(Command command) ABSL_LOCKS_EXCLUDED(mu_);
   void Wake();

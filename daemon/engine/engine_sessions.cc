@@ -33,8 +33,11 @@ void Engine::DoEndSession(uint64_t session_id, shm::Status status, const std::st
     return;
   }
   const auto [group, rank] = it->second;
-  // What it published before it went away is still answered.
-  PollSession(group, rank, MonotonicNs());
+  // What it published before it went away is still answered: a ring full of it, not more.
+  for (uint32_t taken = 0; !group->ends[rank].ended && taken < group->channel(rank)->slot_count();
+       taken += kPollBurst) {
+    if (!PollSession(group, rank, MonotonicNs())) break;
+  }
   if (group->ends[rank].ended) {  // a protocol error was first
     group->ends[rank].call_hook |= close;
     return;

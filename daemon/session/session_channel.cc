@@ -93,7 +93,8 @@ SessionChannel::SessionChannel(uint64_t session_id, uint32_t rank, uint32_t slot
       busy_(slot_count, false) {}
 
 bool SessionChannel::HasSubmissions() const {
-  return producer_->tail.load(std::memory_order_relaxed) != next_index_;
+  // Sequentially consistent for the engine's last look before it sleeps (see layout.h).
+  return producer_->tail.load(std::memory_order_seq_cst) != next_index_;
 }
 
 SessionChannel::PollResult SessionChannel::Poll(Submission* submission, std::string* error) {

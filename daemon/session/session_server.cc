@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -48,6 +49,15 @@ absl::Status GiveToGroup(const std::string& path, const std::string& group_name)
     return ErrnoError(errno, absl::StrFormat("attach_group: chown %s to '%s'", path, group_name));
   }
   return absl::OkStatus();
+}
+
+// A session takes two descriptors and each arena one: all that the system allows, if it does.
+void RaiseDescriptorLimit() {
+  rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+  limit.rlim_cur = limit.rlim_max;
+  if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
+    spdlog::warn("RLIMIT_NOFILE: {}", std::strerror(errno));
 }
 
 // Removes a socket that a dead daemon left. The caller holds the directory's lock.
@@ -100,6 +110,7 @@ SessionServer::SessionServer(const Config& config, CommunicatorRegistry* registr
 SessionServer::~SessionServer() { Stop(); }
 
 absl::Status SessionServer::Listen() {
+  RaiseDescriptorLimit();
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   if (path_.size() >= sizeof(address.sun_path)) {
