@@ -28,7 +28,9 @@ namespace qrd {
 class ControlServer {
  public:
   static constexpr int kMessageBytesMax = 1 << 20;
-  static constexpr int kStreamsPerConnectionMax = 64;
+  // Above kWatchersMax: a watcher too many gets an error; a stream too many would wait silently.
+  static constexpr int kStreamsPerConnectionMax = 128;
+  static_assert(kStreamsPerConnectionMax > PolicyWatchHub::kWatchersMax);
 
   // Binds and serves. Health is NOT_SERVING until SetServing(true). The caller holds the LockFile.
   static absl::StatusOr<std::unique_ptr<ControlServer>> Start(const Config& config,

@@ -75,9 +75,12 @@ class ControlEnv {
 
   std::string path() const { return directory / "control.sock"; }
 
-  // As the user that runs the test.
+  // As the user that runs the test; a connection of its own.
   std::shared_ptr<grpc::Channel> Connect() const {
-    return grpc::CreateChannel("unix:" + path(), grpc::InsecureChannelCredentials());
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    return grpc::CreateCustomChannel("unix:" + path(), grpc::InsecureChannelCredentials(),
+                                     arguments);
   }
 
   // As another user; needs uid 0. The kernel's word is that of the thread which connects, so no

@@ -89,7 +89,6 @@ TEST(PolicyWatch, EndsWithUnavailableWhenTheDaemonDrains) {
 
 TEST(PolicyWatch, RefusesTheWatcherAfterTheLastAndTakesOneForOneThatLeft) {
   const ControlEnv env;
-  // Several connections: each has at most 64 streams.
   const std::shared_ptr<grpc::Channel> channels[] = {env.Connect(), env.Connect()};
   std::list<Watcher> watchers;
   for (size_t i = 0; i < PolicyWatchHub::kWatchersMax; ++i) {
