@@ -151,7 +151,8 @@ bool FakeDaemon::Send(int fd, const std::string& bytes, const std::vector<int>& 
 
 bool FakeDaemon::Answer(int fd, const v1::ClientMessage& request) {
   if (request.has_arena_alloc()) ++arena_requests;
-  Reply reply = on_request ? on_request(request) : Normal();
+  const auto hook = on_request.get();
+  const Reply reply = hook ? hook(request) : Normal();
   switch (reply.kind) {
     case Reply::Kind::kNormal:
       break;

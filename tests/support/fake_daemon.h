@@ -22,6 +22,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "proto/shm/layout.h"
@@ -29,6 +30,25 @@
 #include "tests/support/temp_directory.h"
 
 namespace qrd::testing {
+
+// A value that the test may replace while the server's thread uses copies of it.
+template <typename T>
+class Guarded {
+ public:
+  Guarded& operator=(T value) {
+    const std::lock_guard<std::mutex> lock(mu_);
+    std::swap(value_, value);
+    return *this;
+  }
+  T get() const {
+    const std::lock_guard<std::mutex> lock(mu_);
+    return value_;
+  }
+
+ private:
+  mutable std::mutex mu_;
+  T value_{};
+};
 
 class FakeDaemon {
  public:
@@ -60,7 +80,7 @@ class FakeDaemon {
   std::string runtime_directory() const { return directory_.path(); }
 
   // Hooks; empty means the normal answer.
-  std::function<Reply(const v1::ClientMessage&)> on_request;
+  Guarded<std::function<Reply(const v1::ClientMessage&)>> on_request;
   // Changes the segments and the message of a normal Joined before they are sent.
   std::function<void(shm::NodeHeader*, shm::SessionHeader*, v1::Joined*)> edit_joined;
   // Changes a normal ArenaAllocated before it is sent.
