@@ -74,7 +74,7 @@ TEST_F(CommunicatorRegistryTest, BadRequestsNameFieldValueAndBound) {
   const auto error = [&](const v1::Communicator& request) {
     return std::string(registry->Create(request, false).status().message());
   };
-  EXPECT_THAT(error(Request("", 2)), HasSubstr("name is \"\""));
+  EXPECT_THAT(error(Request("", 2)), HasSubstr("name is empty; want 1 to 64"));
   EXPECT_THAT(error(Request("Upper", 2)), HasSubstr("name is \"Upper\""));
   EXPECT_THAT(error(Request("-dash", 2)), HasSubstr("name is \"-dash\""));
   EXPECT_THAT(error(Request(std::string(65, 'x'), 2)), HasSubstr("name is"));

@@ -174,7 +174,7 @@ TEST_F(AttachTest, BadJoinsAreRefusedByFieldValueAndBound) {
   EXPECT_EQ(JoinError("c", "g", 0, 17), "world_size is 17: want 1 to 16");
   EXPECT_EQ(JoinError("c", "g", 0, UINT32_MAX), "world_size is 4294967295: want 1 to 16");
   EXPECT_EQ(JoinError("c", "g", 5, 2), "rank is 5: want 0 to 1 (world_size is 2)");
-  EXPECT_THAT(JoinError("", "g", 0, 2), HasSubstr("communicator is \"\""));
+  EXPECT_THAT(JoinError("", "g", 0, 2), HasSubstr("communicator is empty; want 1 to 64"));
   EXPECT_THAT(JoinError("No Way", "g", 0, 2), HasSubstr("communicator is \"No Way\""));
   EXPECT_THAT(JoinError("c", "\n", 0, 2), HasSubstr("group is "));
   EXPECT_EQ(JoinError("c", "g", 0, 2, 3'600'001), "timeout_ms is 3600001: want 0 to 3600000");
