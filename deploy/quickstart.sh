@@ -89,12 +89,12 @@ change_codec_live() {
   qrbench live --communicator tp --input "$inputs" --seconds 8 &
   load_pid=$!
   sleep 2
+  show qrctl comm list
   local codec
   for codec in int8 int4 lp3; do
     show qrctl policy set --codec "$codec"
     sleep 1
   done
-  show qrctl comm list
   wait "$load_pid" || qrd_die 1 "the processes in the loop ended with status $?"
   load_pid=''
 }
@@ -107,7 +107,7 @@ compare_codecs() {
     qrd_die 1 "qrbench failed"
 }
 
-# What Prometheus would scrape, without the histogram's buckets and what is still 0.
+# What Prometheus would scrape, without the histograms, the payload by codec and what is still 0.
 show_metrics() {
   local address
   address=$(qrctl status --output json | sed -n 's/.*"metrics_address": *"\([^"]*\)".*/\1/p')
@@ -115,7 +115,8 @@ show_metrics() {
   qrd_say "metrics: http://$address/metrics"
   qrd_http_get "$address" /metrics >"$scratch/metrics" || qrd_die 1 "cannot read the metrics"
   grep -q '^qrd_operations_total' "$scratch/metrics" || qrd_die 1 "no operations in the metrics"
-  grep -E '^qrd_' "$scratch/metrics" | grep -vE '_bucket|_duration_seconds| 0$'
+  grep -E '^qrd_' "$scratch/metrics" | grep -vE '_duration_seconds|^qrd_payload_bytes| 0$' | sort
+  echo "... $(wc -l <"$scratch/metrics") lines in all"
 }
 
 prepare
