@@ -90,6 +90,7 @@ absl::StatusOr<uint64_t> ParseBytes(absl::string_view text, absl::string_view wh
   }
   double value = 0;
   if (number.empty() || !(absl::ascii_isdigit(number[0]) || number[0] == '-') ||
+      number.find_first_not_of("0123456789.e+-") != absl::string_view::npos ||  // no hexadecimal
       !absl::SimpleAtod(number, &value) || !std::isfinite(value)) {
     return bad("is not a number of bytes");
   }
