@@ -99,14 +99,14 @@ void SessionServer::CloseConnection(Connection* connection, std::string_view lab
 void SessionServer::LeaveSession(Connection* connection, shm::Status status,
                                  const std::string& reason) {
   registry_->Leave(connection->session_id, /*gave_up=*/status == shm::Status::kTimeout);
-  if (connection->state == Connection::State::kJoined) {
-    engine_->EndSession(connection->session_id, status, reason, /*close=*/false);
-  }
+  const bool joined = connection->state == Connection::State::kJoined;
+  if (joined) engine_->EndSession(connection->session_id, status, reason, /*close=*/false);
   sessions_.erase(connection->session_id);
   session_count_.store(sessions_.size(), std::memory_order_relaxed);
   connection->session_id = 0;
-  // The engine's share lives until no operation can touch it.
-  if (connection->arenas) connection->arenas->Clear();
+  // The engine's share of a joined session's arenas lives until its last posts are answered: cleared
+  // here, they would fail as MISMATCH (no such arena) on the other ranks instead of PEER_LOST.
+  if (connection->arenas && !joined) connection->arenas->Clear();
   connection->arenas.reset();
   connection->channel.reset();
   connection->arena_pending = false;
