@@ -42,8 +42,15 @@ extern "C" {
 
 #define QRD_WORLD_SIZE_MAX 16
 
+/* Enums are ints, for C++ too: a caller of another version may pass or get a number not named here. */
+#ifdef __cplusplus
+#define QRD_INT_ENUM : int
+#else
+#define QRD_INT_ENUM
+#endif
+
 /* Numbers never change. */
-typedef enum qrd_status {
+typedef enum qrd_status QRD_INT_ENUM {
   QRD_OK = 0,
   QRD_INVALID_ARGUMENT = 1,
   QRD_FAILED_PRECONDITION = 2,
@@ -62,11 +69,11 @@ typedef enum qrd_status {
   QRD_IN_PROGRESS = 15
 } qrd_status;
 
-typedef enum qrd_dtype { QRD_FP16 = 1, QRD_BF16 = 2, QRD_FP32 = 3 } qrd_dtype;
-typedef enum qrd_reduce_op { QRD_SUM = 1, QRD_AVG = 2 } qrd_reduce_op;
+typedef enum qrd_dtype QRD_INT_ENUM { QRD_FP16 = 1, QRD_BF16 = 2, QRD_FP32 = 3 } qrd_dtype;
+typedef enum qrd_reduce_op QRD_INT_ENUM { QRD_SUM = 1, QRD_AVG = 2 } qrd_reduce_op;
 
 /* Wire format ids. The daemon's policy chooses; clients only see the choice in qrd_op_stats. */
-typedef enum qrd_codec {
+typedef enum qrd_codec QRD_INT_ENUM {
   QRD_CODEC_NONE = 0,
   QRD_CODEC_FP8 = 1,
   QRD_CODEC_INT8 = 2,
@@ -79,7 +86,7 @@ typedef enum qrd_codec {
   QRD_CODEC_LP3C = 9,
   QRD_CODEC_LP2 = 10
 } qrd_codec;
-typedef enum qrd_algorithm { QRD_ONE_SHOT = 1, QRD_TWO_SHOT = 2 } qrd_algorithm;
+typedef enum qrd_algorithm QRD_INT_ENUM { QRD_ONE_SHOT = 1, QRD_TWO_SHOT = 2 } qrd_algorithm;
 
 typedef struct qrd_comm* qrd_comm_t;
 /* Names a posted operation of one qrd_comm. Never 0. */
