@@ -49,7 +49,8 @@ absl::StatusOr<PolicyStore::Snapshot> BuiltIn(const v1::Policy& policy, const Ba
   if (!compiled.ok()) return compiled.status();
   PolicyStore::Snapshot snapshot;
   snapshot.policy = *std::move(compiled);
-  snapshot.set_time = absl::Now();
+  // To the second, as the file keeps it: the same before and after a restart.
+  snapshot.set_time = absl::FromUnixSeconds(absl::ToUnixSeconds(absl::Now()));
   return snapshot;
 }
 
