@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A backend whose collectives can be held, counted and told apart: fp32 sums, plus 1000 * codec id in
-// every element, so that a result shows the plan it was made under.
+// A backend whose collectives can be held, counted and told apart: fp32 sums, plus 1000 * codec id
+// in every element, so that a result shows the plan it was made under.
 //
 // Thread safety: as kernels/backend.h says; Hold and Release from any thread.
 #pragma once

@@ -152,8 +152,7 @@ std::string RawClient::FinishJoin() {
   doorbell_fd_ = fds[2];
   void* node = mmap(nullptr, shm::kNodeSegmentBytes, PROT_READ, MAP_SHARED, node_fd_, 0);
   segment_bytes_ = joined_.session_segment_bytes();
-  void* segment =
-      mmap(nullptr, segment_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, segment_fd_, 0);
+  void* segment = mmap(nullptr, segment_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, segment_fd_, 0);
   if (node == MAP_FAILED || segment == MAP_FAILED) return "mmap failed";
   node_ = static_cast<const shm::NodeHeader*>(node);
   segment_ = static_cast<std::byte*>(segment);
@@ -258,8 +257,8 @@ void RawClient::RingDoorbell(bool always) {
 RawCompletion RawClient::Look(uint32_t slot) const {
   const shm::Completion& c = *completion(slot);
   RawCompletion copy;
-  copy.done = c.state.load(std::memory_order_acquire) ==
-              static_cast<uint32_t>(shm::CompletionState::kDone);
+  copy.done =
+      c.state.load(std::memory_order_acquire) == static_cast<uint32_t>(shm::CompletionState::kDone);
   if (!copy.done) return copy;
   copy.status = c.status;
   copy.sequence = c.sequence;

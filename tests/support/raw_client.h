@@ -65,8 +65,8 @@ class RawClient {
   // --- messages ---
   bool SendBytes(const std::string& packet, const std::vector<int>& fds = {});
   bool Send(const v1::ClientMessage& message) { return SendBytes(message.SerializeAsString()); }
-  // The next packet, or nullopt at the end of the connection or after `wait`. Its descriptors are put
-  // into received_fds().
+  // The next packet, or nullopt at the end of the connection or after `wait`. Its descriptors are
+  // put into received_fds().
   std::optional<v1::ServerMessage> Receive(std::chrono::milliseconds wait = kWait);
   std::vector<int> TakeFds();
   // True if the daemon closes the connection within kWait (packets before that are dropped).
