@@ -116,7 +116,8 @@ absl::StatusOr<uint64_t> PolicyStore::Set(const v1::Policy& policy, uint64_t exp
   if (!compiled.ok()) return compiled.status();
   if (validate_only) return in_force;
 
-  Snapshot next{*std::move(compiled), absl::Now(), uid};
+  // In seconds, as the file keeps it.
+  Snapshot next{*std::move(compiled), absl::FromUnixSeconds(absl::ToUnixSeconds(absl::Now())), uid};
   if (absl::Status status = ReplaceFile(path_, FileText(next)); !status.ok()) {
     return absl::Status(status.code(),
                         absl::StrCat("the policy in force is unchanged (generation ", in_force,
