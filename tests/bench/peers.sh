@@ -92,7 +92,8 @@ measure_qrd() {
     --iters "$iterations" --output csv 2>"$scratch/stderr" |
     awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) column[$i] = i; next }
              $column["codec"] == "none" && $column["check"] != "FAILED" {
-               print $column["p50_us"], $column["p99_us"], $column["limit_percent"], $column["relay_p50_us"]
+               limit = $column["limit_percent"]; relay = $column["relay_p50_us"]
+               print $column["p50_us"], $column["p99_us"], limit == "" ? "-" : limit, relay == "" ? "-" : relay
              }'
 }
 

@@ -37,8 +37,8 @@ END {
     m = median("mpi " b, 3); g = median("gloo " b, 3); q = median("qrd " b, 3)
     limit = median("qrd " b, 5); relay = median("qrd " b, 6)
     mpi_ratio[b] = m / q; limit_of[b] = limit; relay_ratio[b] = relay > 0 ? q / relay : 0; relay_us[b] = relay
-    printf "| %s | %s | %s | %s | %s | %.2f | %.2f | %.0f |\n", human(b), number(m), number(g), number(q),
-      number(median("qrd " b, 4)), m / q, g / q, limit
+    printf "| %s | %s | %s | %s | %s | %.2f | %.2f | %s |\n", human(b), number(m), number(g), number(q),
+      number(median("qrd " b, 4)), m / q, g / q, limit > 0 ? sprintf("%.0f", limit) : "-"
     if (q > m) loses = loses (loses == "" ? "" : ", ") human(b) " to Open MPI (" sprintf("%.1f", q / m) "x its time)"
     if (q > g) loses = loses (loses == "" ? "" : ", ") human(b) " to Gloo (" sprintf("%.1f", q / g) "x its time)"
   }
@@ -46,7 +46,7 @@ END {
   for (i = 1; i <= size_count; i++) {
     b = sizes[i]
     if (b == 4096) target("4 KiB: at most 1.5x a futex relay of three processes (" number(relay_us[b]) " us)",
-                          sprintf("%.2fx", relay_ratio[b]), relay_ratio[b] <= 1.5)
+                          sprintf("%.2fx", relay_ratio[b]), relay_ratio[b] > 0 && relay_ratio[b] <= 1.5)
     if (b == 1048576) target("1 MiB: at least 3x Open MPI", sprintf("%.2fx", mpi_ratio[b]), mpi_ratio[b] >= 3)
     if (b == 67108864) target("64 MiB: at least 5x Open MPI", sprintf("%.2fx", mpi_ratio[b]), mpi_ratio[b] >= 5)
     if (b >= 4194304) target(human(b) ": at least 80 % of the limit", sprintf("%.0f %%", limit_of[b]), limit_of[b] >= 80)
