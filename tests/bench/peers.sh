@@ -127,7 +127,7 @@ report() {
 All-reduce of fp32 sums, 2 ranks, p50 in microseconds (median of $rounds rounds), out of place.
 
 - machine: $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(nproc) cores, $(awk '/^MemTotal:/ { printf "%.0f GiB", $2 / 1048576 }' /proc/meminfo), Linux $(uname -r)
-- $(qrctl --version | head -n 1) (Release, $(g++ --version | head -n 1)), Open MPI $(version_of openmpi-bin), Gloo $(version_of libgloo-dev) (loopback TCP)
+- $(qrctl --version | head -n 1) ($(sed -n "s/^CMAKE_BUILD_TYPE:[^=]*=//p" "$build/CMakeCache.txt"), $(g++ --version | head -n 1)), Open MPI $(version_of openmpi-bin), Gloo $(version_of libgloo-dev) (loopback TCP)
 - qrd: a daemon and 2 clients, memory of qrd_mem_alloc, codec none; the others: 2 processes
 - limit: two inputs read and two outputs written by all cores, measured by qrbench in the same run
 

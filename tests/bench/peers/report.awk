@@ -38,7 +38,7 @@ END {
     limit = median("qrd " b, 5); relay = median("qrd " b, 6)
     mpi_ratio[b] = m / q; limit_of[b] = limit; relay_ratio[b] = relay > 0 ? q / relay : 0; relay_us[b] = relay
     printf "| %s | %s | %s | %s | %s | %.2f | %.2f | %s |\n", human(b), number(m), number(g), number(q),
-      number(median("qrd " b, 4)), m / q, g / q, limit > 0 ? sprintf("%.0f", limit) : "-"
+      number(median("qrd " b, 4)), m / q, g / q, (limit > 0 ? sprintf("%.0f", limit) : "-")
     if (q > m) loses = loses (loses == "" ? "" : ", ") human(b) " to Open MPI (" sprintf("%.1f", q / m) "x its time)"
     if (q > g) loses = loses (loses == "" ? "" : ", ") human(b) " to Gloo (" sprintf("%.1f", q / g) "x its time)"
   }
