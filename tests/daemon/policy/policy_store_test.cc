@@ -38,7 +38,7 @@ class PolicyStoreTest : public ::testing::Test {
   std::string path() const { return directory_ / "policy.textproto"; }
 
   const TempDirectory directory_;
-  const FakeBackend backend_;
+  const FakeBackend backend_{};
 };
 
 TEST_F(PolicyStoreTest, BeginsWithTheInitialPolicyAsGeneration1AndWritesNothing) {
