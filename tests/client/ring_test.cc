@@ -91,7 +91,7 @@ TEST_F(RingTest, CountsRefusedPosts) {
 
 TEST_F(RingTest, NoEntryIsLostOrTornBetweenTwoThreads) {
   RingProducer ring = Make();
-  constexpr uint32_t kCount = 20'000;
+  constexpr uint32_t kCount = 2'000;
   std::vector<uint32_t> seen;
   std::thread consumer([&] {
     for (uint64_t head = 0; head < kCount;) {
@@ -119,7 +119,7 @@ TEST_F(RingTest, NoEntryIsLostOrTornBetweenTwoThreads) {
 // shows as a poll that times out.
 TEST_F(RingTest, ASleepingEngineIsAlwaysWoken) {
   RingProducer ring = Make();
-  constexpr uint32_t kCount = 1'000;
+  constexpr uint32_t kCount = 500;
   std::atomic<bool> lost{false};
   std::thread engine([&] {
     for (uint64_t head = 0; head < kCount && !lost;) {

@@ -284,10 +284,11 @@ TEST(Accuracy, AgreesWithThePinnedTableOfTheSampleTensors) {
   std::getline(rows, line);
   while (std::getline(rows, line)) {
     char dtype[8], codec[8], algorithm[16];
-    double db = 0;
+    double db = INFINITY;  // an empty cell: nothing is lost
+    const bool exact = line.find(",,") != std::string::npos;
     ASSERT_EQ(std::sscanf(line.c_str(), "%7[^,],%7[^,],%15[^,],%*d,%*[^,],%*d,%*d,%*f,%lf", dtype,
                           codec, algorithm, &db),
-              4)
+              exact ? 3 : 4)
         << line;
     got[std::string(dtype) + codec + algorithm] = db;
   }
@@ -301,7 +302,8 @@ TEST(Accuracy, AgreesWithThePinnedTableOfTheSampleTensors) {
                     &db) != 4) {
       continue;
     }
-    EXPECT_NEAR(got[std::string(dtype) + codec + algorithm], db, 0.005) << line;
+    const double printed = got[std::string(dtype) + codec + algorithm];
+    EXPECT_TRUE(printed == db || std::abs(printed - db) <= 0.005) << line << " got " << printed;
     ++compared;
   }
   EXPECT_GT(compared, 20);

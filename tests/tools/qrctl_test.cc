@@ -107,7 +107,7 @@ TEST_F(QrctlTest, RefusalsAreExitCode1WithTheDaemonsReason) {
   const ProgramResult twice = Run({"comm", "create", "a", "--world-size", "2"});
   EXPECT_EQ(twice.exit_code, 1);
   EXPECT_CONTAINS(twice.err, "qrctl: error: ");
-  EXPECT_CONTAINS(twice.err, "\"a\"");
+  EXPECT_CONTAINS(twice.err, "'a'");
   const ProgramResult large = Run({"comm", "create", "b", "--world-size", "17"});
   EXPECT_EQ(large.exit_code, 1);
   EXPECT_CONTAINS(large.err, "17");
@@ -171,7 +171,7 @@ TEST_F(QrctlTest, MistakesInAPolicyTextAreFoundWithoutADaemon) {
       {"rules { actoin { codec: CODEC_INT4 } }",
        "did you mean \"action\"? Known: name, match, action"},
       {"rulez { }", "did you mean \"rules\"?"},
-      {"rules { name: \"a\"", ":1:17: "},
+      {"rules { name: \"a\"", ":1:18: "},
       {"rules { match { payload_bytes_min: -1 } }", ":1:"},
       {"rules { match { payload_bytes_min: 99999999999999999999 } }", ":1:"},
       {"rules { name: 7 }", ":1:15: "},

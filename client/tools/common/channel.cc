@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "client/tools/common/exit_codes.h"
 #include "client/tools/common/runtime_directory.h"
@@ -21,7 +22,13 @@ void AddConnectionFlags(CLI::App* app, ConnectionFlags* flags) {
   app->add_option("--timeout", flags->timeout_s,
                   "Deadline of each call, 0.001 to 3600 s; default 5")
       ->type_name("SECONDS")
-      ->check(CLI::Range(0.001, 3600.0));
+      ->check([](const std::string& text) {
+        double seconds = 0;
+        // CLI::Range lets NaN pass.
+        const bool good = absl::SimpleAtod(text, &seconds) && seconds >= 0.001 && seconds <= 3600;
+        return good ? std::string()
+                    : absl::StrCat("\"", text, "\" is not within 0.001 to 3600 seconds");
+      });
 }
 
 ControlClient::ControlClient(std::string runtime_directory, double timeout_s, int fd)

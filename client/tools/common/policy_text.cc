@@ -44,10 +44,10 @@ const EnumDescriptor* EnumOfField(const Descriptor* message, const std::string& 
   return nullptr;
 }
 
-// What exists instead of a name that does not.
-std::string Hint(absl::string_view message) {
+// What exists instead of a name that does not; *word is that name, "" for other mistakes.
+std::string Hint(absl::string_view message, std::string* unknown_word) {
   std::vector<std::string> known;
-  std::string word;
+  std::string& word = *unknown_word;
   if (absl::StrContains(message, "has no field named")) {
     const Descriptor* type =
         DescriptorPool::generated_pool()->FindMessageTypeByName(Quoted(message, 0));
@@ -72,10 +72,19 @@ class Collector : public google::protobuf::io::ErrorCollector {
 
   void AddError(int line, int column, const std::string& message) override {
     std::string text(absl::StripSuffix(message, "."));
-    absl::StrAppend(&text, Hint(message));
+    std::string word;
+    absl::StrAppend(&text, Hint(message, &word));
     if (line < 0) {
       errors_.push_back(absl::StrCat(file_, ": ", text));
       return;
+    }
+    // The parser has read past an unknown name when it complains: point at the name.
+    if (!word.empty() && static_cast<size_t>(line) < lines_.size()) {
+      const std::string& source = lines_[static_cast<size_t>(line)];
+      const size_t at = source.rfind(word, static_cast<size_t>(column));
+      if (at != std::string::npos && source.find('\t') == std::string::npos) {
+        column = static_cast<int>(at);
+      }
     }
     errors_.push_back(absl::StrCat(file_, ":", line + 1, ":", column + 1, ": ", text));
     if (static_cast<size_t>(line) >= lines_.size()) return;

@@ -24,6 +24,7 @@
 #include "client/tools/qrbench/progress.h"
 #include "client/tools/qrbench/rank_set.h"
 #include "client/tools/qrbench/report.h"
+#include "client/tools/qrbench/rows.h"
 #include "qrd/qrd.h"
 
 namespace qrd::tools {
@@ -39,21 +40,11 @@ class AllReduceRun {
   int Execute();
 
  private:
-  struct Case {
-    uint64_t count;
-    Dtype dtype;
-    std::string codec, algorithm;
-  };
-
   absl::Status Prepare();
   absl::Status ConnectControl();
   absl::Status RunCases();
-  absl::Status RunCase(const Case& c);
+  absl::Status RunCase(const BenchCase& c);
   absl::Status UsePolicy(const std::string& codec, const std::string& algorithm);
-  Row BaseRow(const Case& c) const;
-  void FillRow(const Case& c, uint32_t iterations, const std::vector<CaseReply>& replies, Row& row);
-  std::string CheckReplies(const Case& c, const std::vector<CaseReply>& replies,
-                           std::string* check) const;
   absl::Status CleanUp();
   absl::Status Attach();
   uint64_t CountOf(uint64_t bytes, Dtype dtype) const;
@@ -202,7 +193,7 @@ absl::Status AllReduceRun::RunCases() {
   return absl::OkStatus();
 }
 
-absl::Status AllReduceRun::RunCase(const Case& c) {
+absl::Status AllReduceRun::RunCase(const BenchCase& c) {
   const uint64_t bytes = c.count * DtypeBytes(c.dtype);
   CaseRequest request;
   request.kind = CaseRequest::kRun;
@@ -217,9 +208,11 @@ absl::Status AllReduceRun::RunCase(const Case& c) {
   request.check_reference = bytes <= settings_.check_bytes_max;
   absl::StatusOr<std::vector<CaseReply>> replies = ranks_->Ask(request);
   if (absl::IsCancelled(replies.status())) return replies.status();
-  Row row = BaseRow(c);
+  Row row = BaseRow(settings_, c);
   if (replies.ok()) {
-    FillRow(c, request.iterations, *replies, row);
+    std::optional<double> limit;
+    if (Leads() && !Interrupted()) limit = limits_.AlgorithmGbps(bytes, settings_.ranks);
+    FillRow(settings_, c, *replies, ranks_->IterationTimes(request.iterations), limit, row);
   } else {
     row.check = "FAILED";
     row.error = std::string(replies.status().message());
@@ -229,79 +222,6 @@ absl::Status AllReduceRun::RunCase(const Case& c) {
   ClearProgress();
   if (Leads()) writer_->Add(row);
   return replies.status();
-}
-
-std::string AllReduceRun::CheckReplies(const Case& c, const std::vector<CaseReply>& replies,
-                                       std::string* check) const {
-  const CaseReply& first = replies.front();
-  *check = settings_.join ? "self" : "ranks";
-  for (size_t i = 1; i < replies.size(); ++i) {
-    if (replies[i].result_hash != first.result_hash) {
-      return absl::StrFormat("process %d has another result than rank 0 (hash %016x, %016x)", i,
-                             replies[i].result_hash, first.result_hash);
-    }
-    if (replies[i].codec != first.codec || replies[i].algorithm != first.algorithm) {
-      return absl::StrCat("process ", i, " was told another plan than rank 0");
-    }
-  }
-  if (c.codec != "auto" && Name(first.codec) != std::string_view(c.codec)) {
-    return absl::StrCat("asked for codec ", c.codec, ", the daemon used ",
-                        std::string(Name(first.codec)));
-  }
-  if (c.algorithm != "auto" && Name(first.algorithm) != std::string_view(c.algorithm)) {
-    return absl::StrCat("asked for algorithm ", c.algorithm, ", the daemon used ",
-                        std::string(Name(first.algorithm)));
-  }
-  if (first.reference == ReferenceCheck::kDiffers) {
-    return absl::StrCat("element ", first.first_difference, " differs from the scalar reference");
-  }
-  if (first.reference == ReferenceCheck::kEqual) *check = "bits";
-  return "";
-}
-
-Row AllReduceRun::BaseRow(const Case& c) const {
-  Row row;
-  row.bytes = c.count * DtypeBytes(c.dtype);
-  row.count = c.count;
-  row.dtype = c.dtype;
-  row.op = settings_.op;
-  row.codec_requested = c.codec;
-  row.algorithm_requested = c.algorithm;
-  row.ranks = settings_.ranks;
-  row.groups = settings_.groups;
-  row.in_place = settings_.in_place;
-  return row;
-}
-
-void AllReduceRun::FillRow(const Case& c, uint32_t iterations,
-                           const std::vector<CaseReply>& replies, Row& row) {
-  const CaseReply& first = replies.front();
-  row.codec = first.codec;
-  row.algorithm = first.algorithm;
-  row.staged = first.staged;
-  row.iterations = iterations;
-  std::vector<uint64_t> times = ranks_->IterationTimes(iterations);
-  row.p50_us = static_cast<double>(Percentile(times, 50)) / 1e3;
-  row.p99_us = static_cast<double>(Percentile(times, 99)) / 1e3;
-  row.execute_us = static_cast<double>(first.execute_ns_p50) / 1e3;
-  if (row.p50_us > 0) {
-    row.algbw_gbps = settings_.groups * static_cast<double>(row.bytes) / row.p50_us / 1e3;
-  }
-  row.busbw_gbps = row.algbw_gbps * BusFactor(settings_.ranks);
-  if (Leads() && !Interrupted()) row.limit_gbps = limits_.AlgorithmGbps(row.bytes, settings_.ranks);
-  row.wire_bytes = first.wire_bytes;
-  if (row.bytes > 0) {
-    row.ratio = static_cast<double>(EncodedBytes(row.codec, row.dtype, row.count)) /
-                static_cast<double>(row.bytes);
-  }
-  if (first.quality.compared > 0) {
-    row.sqnr_db = first.quality.sqnr_db;
-    row.max_error = first.quality.max_error;
-  }
-  row.nonfinite = first.nonfinite_count;
-  row.hash = first.result_hash;
-  row.error = CheckReplies(c, replies, &row.check);
-  if (!row.error.empty()) row.check = "FAILED";
 }
 
 // Always runs, whatever happened before: ranks away, then the policy back, then the communicator.

@@ -40,7 +40,8 @@ void AddAllReduceFlags(CLI::App* app, AllReduceFlags* flags);
 void AddAccuracyFlags(CLI::App* app, AccuracyFlags* flags);
 void AddGoldenFlags(CLI::App* app, GoldenSettings* settings);
 
-// INVALID_ARGUMENT names the flag, its value and the bound; other codes are about the input files.
+// From settings.cc. INVALID_ARGUMENT names the flag, its value and the bound; other codes are about
+// the input files.
 absl::StatusOr<AllReduceSettings> MakeAllReduceSettings(const AllReduceFlags& flags,
                                                         bool sizes_given);
 absl::StatusOr<AccuracySettings> MakeAccuracySettings(const AccuracyFlags& flags);

@@ -27,11 +27,11 @@ std::string CompilerVersion();
 class MachineLimits {
  public:
   // Algorithm bandwidth in GB/s of `ranks` inputs of payload_bytes read and as many outputs written
-  // by streaming stores on all cores; nullopt below kPayloadBytesMin (caches, start of threads) and
+  // by streaming stores on all cores; nullopt below kPayloadBytesMin (there caches decide) and
   // where memory is short.
   std::optional<double> AlgorithmGbps(uint64_t payload_bytes, uint32_t ranks);
 
-  static constexpr uint64_t kPayloadBytesMin = uint64_t{256} << 10;
+  static constexpr uint64_t kPayloadBytesMin = uint64_t{1} << 20;
 
  private:
   std::map<std::pair<uint64_t, uint32_t>, std::optional<double>> measured_;

@@ -19,6 +19,10 @@ void Write(std::FILE* out, const std::string& text) {
   std::fflush(out);
 }
 
+std::string Gbps(double value) {
+  return absl::StrFormat("%.*f", value >= 100 ? 1 : value >= 10 ? 2 : 3, value);
+}
+
 std::string Decibel(std::optional<double> db) {
   if (!db || std::isnan(*db)) return "-";
   return std::isinf(*db) ? "exact" : absl::StrFormat("%.2f", *db);
@@ -66,7 +70,7 @@ class TableWriter : public ReportWriter {
               "%7s %9d %-5s %-5s %-8s %8s %8s %7s %7s %6s %7s %5.3f %6s %8s %s\n",
               ShortBytes(row.bytes), row.count, Text(Name(row.dtype)), Text(Name(row.codec)),
               Text(Name(row.algorithm)), Significant(row.p50_us), Significant(row.p99_us),
-              Significant(row.algbw_gbps), Significant(row.busbw_gbps),
+              Gbps(row.algbw_gbps), Gbps(row.busbw_gbps),
               percent ? absl::StrFormat("%.0f", *percent) : "-",
               absl::StrReplaceAll(HumanBytes(row.wire_bytes), {{" ", ""}, {"iB", ""}, {"B", ""}}),
               row.ratio, Decibel(row.sqnr_db), row.max_error ? Significant(*row.max_error, 3) : "-",

@@ -4,17 +4,16 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "client/tools/common/units.h"
+#include "client/tools/qrbench/svg_axis.h"
 
 namespace qrd::tools {
 namespace {
 
 constexpr double kWidth = 960, kLeft = 84, kPlotWidth = 640, kPanelHeight = 300;
-constexpr double kTop = 84, kGap = 74, kBottom = 86;
+constexpr double kTop = 98, kGap = 74, kBottom = 86;
 constexpr double kLegendX = kLeft + kPlotWidth + 28, kLegendStep = 22;
 constexpr char kGrey[] = "#6b7280";
 
@@ -22,91 +21,8 @@ constexpr char kGrey[] = "#6b7280";
 constexpr std::array<const char*, 8> kColours = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                                  "#e69f00", "#56b4e9", "#4b3f72", "#7a5c00"};
 
-struct Axis {
-  double low = 0, high = 1;
-  bool log = false;
-  double from = 0, to = 1;  // pixels
-
-  double At(double value) const {
-    const double f =
-        log ? std::log(value / low) / std::log(high / low) : (value - low) / (high - low);
-    return from + f * (to - from);
-  }
-};
-
 bool Usable(const Point& point, bool y_log) {
   return std::isfinite(point.x) && std::isfinite(point.y) && point.x > 0 && (!y_log || point.y > 0);
-}
-
-void Widen(Axis& axis, double value) {
-  axis.low = std::min(axis.low, value);
-  axis.high = std::max(axis.high, value);
-}
-
-Axis Empty(bool log) {
-  return {std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(), log, 0,
-          1};
-}
-
-// Some room around the data, and a sane axis where there is one value or none.
-void Settle(Axis& axis) {
-  if (axis.low > axis.high) axis = {1, 10, axis.log, axis.from, axis.to};
-  if (axis.log) {
-    const double room = std::max(std::pow(axis.high / axis.low, 0.04), 1.2);
-    axis.low /= room;
-    axis.high *= room;
-    return;
-  }
-  const double room = std::max((axis.high - axis.low) * 0.08, 1.0);
-  axis.low = axis.low >= 0 ? std::max(0.0, axis.low - room) : axis.low - room;
-  axis.high += room;
-}
-
-struct Tick {
-  double value;
-  std::string label;  // "": a grid line only
-};
-
-std::string TickNumber(double value) {
-  return value >= 1e6 || value < 1e-3 ? absl::StrFormat("%.0e", value)
-                                      : absl::StrFormat("%g", value);
-}
-
-std::vector<Tick> LogTicks(const Axis& axis) {
-  std::vector<Tick> ticks;
-  const bool few_decades = axis.high / axis.low < 300;
-  for (double decade = std::pow(10, std::floor(std::log10(axis.low))); decade <= axis.high;
-       decade *= 10) {
-    for (const int digit : {1, 2, 5}) {
-      const double value = decade * digit;
-      if (value < axis.low || value > axis.high) continue;
-      ticks.push_back({value, digit == 1 || few_decades ? TickNumber(value) : ""});
-    }
-  }
-  return ticks;
-}
-
-std::vector<Tick> LinearTicks(const Axis& axis) {
-  const double rough = (axis.high - axis.low) / 6;
-  const double power = std::pow(10, std::floor(std::log10(rough)));
-  const double step = power * (rough < 2 * power ? 2 : rough < 5 * power ? 5 : 10);
-  std::vector<Tick> ticks;
-  for (double value = std::ceil(axis.low / step) * step; value <= axis.high; value += step) {
-    ticks.push_back({value, absl::StrFormat("%g", std::fabs(value) < step / 2 ? 0 : value)});
-  }
-  return ticks;
-}
-
-std::vector<Tick> ByteTicks(const Axis& axis) {
-  const double octaves = std::log2(axis.high / axis.low);
-  const int step = octaves <= 9 ? 1 : octaves <= 18 ? 2 : 4;
-  std::vector<Tick> ticks;
-  for (int power = 0; power < 63; power += step) {
-    const double value = std::ldexp(1, power);
-    if (value < axis.low || value > axis.high) continue;
-    ticks.push_back({value, HumanBytes(uint64_t{1} << power)});
-  }
-  return ticks;
 }
 
 std::string TextAt(double x, double y, const std::string& anchor, const std::string& style,
@@ -207,14 +123,14 @@ std::string DrawFrame(const Panel& panel, const Axis& x, const Axis& y, const Pl
 
 std::string DrawPanel(const Panel& panel, double top, Axis x, const Plot& plot,
                       const std::vector<const Series*>& legend) {
-  Axis y = Empty(panel.y_log);
+  Axis y = Axis::Empty(panel.y_log);
   for (const Series& series : panel.series) {
     for (const Point& point : series.points) {
-      if (Usable(point, panel.y_log)) Widen(y, point.y);
+      if (Usable(point, panel.y_log)) y.Widen(point.y);
     }
   }
   const bool empty = y.low > y.high;
-  Settle(y);
+  y.Settle();
   y.from = top + kPanelHeight;
   y.to = top;
   std::string svg = DrawFrame(panel, x, y, plot);
@@ -273,15 +189,15 @@ std::string XmlText(const std::string& text) {
 
 std::string ToSvg(const Plot& plot) {
   const std::vector<const Series*> legend = Legend(plot);
-  Axis x = Empty(/*log=*/true);
+  Axis x = Axis::Empty(/*log=*/true);
   for (const Panel& panel : plot.panels) {
     for (const Series& series : panel.series) {
       for (const Point& point : series.points) {
-        if (Usable(point, panel.y_log)) Widen(x, point.x);
+        if (Usable(point, panel.y_log)) x.Widen(point.x);
       }
     }
   }
-  Settle(x);
+  x.Settle();
   x.from = kLeft;
   x.to = kLeft + kPlotWidth;
   const double panels = static_cast<double>(plot.panels.size());

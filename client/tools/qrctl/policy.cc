@@ -133,8 +133,9 @@ void AddSet(CommandLine& line, CLI::App* policy, Context& context, PolicyFlags& 
   set->add_flag("--validate-only,--dry-run", flags.validate_only, "Check only, change nothing");
   AddContextFlags(set, context);
   set->footer(
-      "Example of a FILE (first rule that matches decides; 'qrctl policy get --output text' prints "
-      "the one in force):\n"
+      "Example of a FILE. The first rule that matches decides; 'qrctl policy get --output text' "
+      "prints\n"
+      "the policy in force in this form.\n"
       "  rules {\n"
       "    name: \"large-bf16\"\n"
       "    match { dtypes: DTYPE_BF16 payload_bytes_min: 1048576 }\n"
