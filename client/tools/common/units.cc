@@ -88,15 +88,14 @@ absl::StatusOr<uint64_t> ParseBytes(absl::string_view text, absl::string_view wh
     scale = std::pow(1024.0, static_cast<double>(at + 1));
     number.remove_suffix(1);
   }
+  number = absl::StripTrailingAsciiWhitespace(number);
   double value = 0;
-  if (number.empty() || !(absl::ascii_isdigit(number[0]) || number[0] == '-') ||
-      number.find_first_not_of("0123456789.e+-") != absl::string_view::npos ||  // no hexadecimal
-      !absl::SimpleAtod(number, &value) || !std::isfinite(value)) {
-    return bad("is not a number of bytes");
-  }
+  // Also refuses hexadecimal and "inf", which SimpleAtod reads.
+  const bool plain = number.find_first_not_of("0123456789.-") == absl::string_view::npos;
+  if (!plain || !absl::SimpleAtod(number, &value)) return bad("is not a number of bytes");
   value *= scale;
   if (value < 0) return bad("is negative");
-  if (value >= 0x1p63) return bad("is above the bound 2^63 - 1");
+  if (!(value < 0x1p63)) return bad("is above the bound 2^63 - 1");
   if (value != std::floor(value)) return bad("is not a whole number of bytes");
   return static_cast<uint64_t>(value);
 }
