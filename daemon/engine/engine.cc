@@ -294,6 +294,7 @@ void Engine::Sleep(uint64_t now_ns) {
 }
 
 void Engine::FailEverything() {
+  RunCommands();  // groups that formed just now have posts too
   PollRings(MonotonicNs());
   for (auto& [flow, group] : groups_) {
     group->Break({shm::Status::kUnavailable, "the daemon stopped", 0}, MonotonicNs());
