@@ -170,6 +170,9 @@ TEST_F(QrctlTest, MistakesInAPolicyTextAreFoundWithoutADaemon) {
        "did you mean \"CODEC_INT8\"? Known: CODEC_NONE"},
       {"rules { actoin { codec: CODEC_INT4 } }",
        "did you mean \"action\"? Known: name, match, action"},
+      // The parser notices when it has read on, here to the next line.
+      {"rules {\n  action {\n    codec: CODEC_INT5\n  }\n}", ":3:12: Unknown enumeration value"},
+      {"rules {\n\tactoin\n\n{ } }", ":2:9: Message type"},
       {"rulez { }", "did you mean \"rules\"?"},
       {"rules { name: \"a\"", ":1:18: "},
       {"rules { match { payload_bytes_min: -1 } }", ":1:"},

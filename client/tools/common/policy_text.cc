@@ -5,6 +5,7 @@
 #include <google/protobuf/io/tokenizer.h>
 #include <google/protobuf/text_format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -44,63 +45,84 @@ const EnumDescriptor* EnumOfField(const Descriptor* message, const std::string& 
   return nullptr;
 }
 
-// What exists instead of a name that does not; *word is that name, "" for other mistakes.
-std::string Hint(absl::string_view message, std::string* unknown_word) {
+// The name that a message complains about, and what exists instead.
+struct Complaint {
+  std::string word;
   std::vector<std::string> known;
-  std::string& word = *unknown_word;
+};
+
+Complaint ComplaintOf(absl::string_view message) {
+  Complaint complaint;
   if (absl::StrContains(message, "has no field named")) {
     const Descriptor* type =
         DescriptorPool::generated_pool()->FindMessageTypeByName(Quoted(message, 0));
-    word = Quoted(message, 1);
+    complaint.word = Quoted(message, 1);
     for (int i = 0; type != nullptr && i < type->field_count(); ++i) {
-      known.push_back(type->field(i)->name());
+      complaint.known.push_back(type->field(i)->name());
     }
   } else if (absl::StartsWith(message, "Unknown enumeration value of")) {
-    word = Quoted(message, 0);
+    complaint.word = Quoted(message, 0);
     const EnumDescriptor* type = EnumOfField(v1::Policy::descriptor(), Quoted(message, 1));
     for (int i = 0; type != nullptr && i < type->value_count(); ++i) {
-      if (type->value(i)->number() != 0) known.push_back(type->value(i)->name());
+      if (type->value(i)->number() != 0) complaint.known.push_back(type->value(i)->name());
     }
   }
-  return known.empty() ? "" : KnownWords(word, known);
+  return complaint;
+}
+
+// A line as the parser counts its columns and a terminal shows them: tabs to every eighth column.
+std::string Expand(absl::string_view line) {
+  std::string shown;
+  for (const char c : line) {
+    if (c == '\t') shown.append(8 - shown.size() % 8, ' ');
+    if (c != '\t' && c != '\r') shown.push_back(absl::ascii_iscntrl(c) ? '?' : c);
+  }
+  return shown;
 }
 
 class Collector : public google::protobuf::io::ErrorCollector {
  public:
-  Collector(absl::string_view text, absl::string_view file)
-      : lines_(absl::StrSplit(text, '\n')), file_(file) {}
+  Collector(absl::string_view text, absl::string_view file) : file_(file) {
+    for (absl::string_view line : absl::StrSplit(text, '\n')) lines_.push_back(Expand(line));
+  }
 
   void AddError(int line, int column, const std::string& message) override {
+    const Complaint complaint = ComplaintOf(message);
     std::string text(absl::StripSuffix(message, "."));
-    std::string word;
-    absl::StrAppend(&text, Hint(message, &word));
+    if (!complaint.known.empty())
+      absl::StrAppend(&text, KnownWords(complaint.word, complaint.known));
     if (line < 0) {
       errors_.push_back(absl::StrCat(file_, ": ", text));
       return;
     }
-    // The parser has read past an unknown name when it complains: point at the name.
-    if (!word.empty() && static_cast<size_t>(line) < lines_.size()) {
-      const std::string& source = lines_[static_cast<size_t>(line)];
-      const size_t at = source.rfind(word, static_cast<size_t>(column));
-      if (at != std::string::npos && source.find('\t') == std::string::npos) {
-        column = static_cast<int>(at);
-      }
-    }
+    if (!complaint.word.empty()) GoBackTo(complaint.word, line, column);
     errors_.push_back(absl::StrCat(file_, ":", line + 1, ":", column + 1, ": ", text));
     if (static_cast<size_t>(line) >= lines_.size()) return;
-    // Tabs count up to eight columns for the parser; shown as they are counted.
-    std::string shown;
-    for (const char c : lines_[static_cast<size_t>(line)]) {
-      if (c == '\t') shown.append(8 - shown.size() % 8, ' ');
-      if (c != '\t' && c != '\r') shown.push_back(absl::ascii_iscntrl(c) ? '?' : c);
-    }
+    const std::string& shown = lines_[static_cast<size_t>(line)];
     if (shown.size() > 120 || column > 120) return;
-    errors_.push_back(absl::StrCat("    ", shown, "\n    ", std::string(column, ' '), "^"));
+    errors_.push_back(
+        absl::StrCat("    ", shown, "\n    ", std::string(static_cast<size_t>(column), ' '), "^"));
   }
   std::string ToString() const { return absl::StrJoin(errors_, "\n"); }
 
  private:
-  const std::vector<std::string> lines_;
+  // The parser complains about a name when it has read the token behind it, which may be on a later
+  // line: looks for the name itself.
+  void GoBackTo(const std::string& word, int& line, int& column) const {
+    size_t before = static_cast<size_t>(column);
+    for (int at = std::min(line, static_cast<int>(lines_.size()) - 1); at >= 0; --at) {
+      const std::string& shown = lines_[static_cast<size_t>(at)];
+      const size_t found = before == 0 ? std::string::npos : shown.rfind(word, before - 1);
+      if (found != std::string::npos) {
+        line = at;
+        column = static_cast<int>(found);
+        return;
+      }
+      before = std::string::npos;
+    }
+  }
+
+  std::vector<std::string> lines_;
   const std::string file_;
   std::vector<std::string> errors_;
 };

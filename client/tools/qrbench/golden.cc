@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -85,11 +86,16 @@ void GoldenRun::Count(const GoldenCase& c, const CaseResult& result) {
 absl::Status GoldenRun::CheckAll() {
   std::vector<const GoldenCase*> order;
   for (const GoldenCase& c : folder_->cases()) order.push_back(&c);
-  // Served: all cases of one number of ranks in a row, so that ranks attach once for them.
+  // Served: all cases of one number of ranks in a row, and of one plan, so that ranks attach once
+  // and the policy changes seldom.
   if (settings_.served) {
-    std::stable_sort(order.begin(), order.end(), [](const GoldenCase* a, const GoldenCase* b) {
-      return (a->is_reduce ? a->ranks : 0) < (b->is_reduce ? b->ranks : 0);
-    });
+    const auto key = [](const GoldenCase* c) {
+      return c->is_reduce ? std::make_tuple(c->ranks, static_cast<int>(c->codec),
+                                            static_cast<int>(c->algorithm))
+                          : std::make_tuple(0u, 0, 0);
+    };
+    std::stable_sort(order.begin(), order.end(),
+                     [&](const GoldenCase* a, const GoldenCase* b) { return key(a) < key(b); });
   }
   size_t done = 0;
   for (const GoldenCase* c : order) {

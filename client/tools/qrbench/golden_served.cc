@@ -165,6 +165,7 @@ absl::Status GoldenServer::DetachRanks() {
   attached_ = 0;
   const absl::Status restored = policy_ != nullptr ? policy_->Restore() : absl::OkStatus();
   policy_.reset();
+  plan_.reset();
   const absl::Status detached = AskRanks(*team_, {Request::kDetach, ranks, 0}).status();
   v1::DeleteCommunicatorRequest request;
   request.set_name(CommunicatorOf(ranks));
@@ -186,6 +187,15 @@ absl::Status GoldenServer::AttachRanks(uint32_t ranks) {
   return absl::OkStatus();
 }
 
+absl::Status GoldenServer::SetPlan(Codec codec, Algorithm algorithm) {
+  if (plan_ == std::make_pair(codec, algorithm)) return absl::OkStatus();
+  // The enums of policy.proto are the wire format's ids plus one, and the algorithm's own numbers.
+  const absl::Status set = policy_->Set(static_cast<v1::Codec>(static_cast<int>(codec) + 1),
+                                        static_cast<v1::Algorithm>(algorithm));
+  if (set.ok()) plan_ = {codec, algorithm};
+  return set;
+}
+
 absl::StatusOr<CaseResult> GoldenServer::Check(const GoldenCase& c) {
   if (!folder_.results().present) return CaseResult{Verdict::kSkipped, {}};
   const auto want = folder_.results().Slice(c.result, c.count * DtypeBytes(c.dtype));
@@ -194,10 +204,7 @@ absl::StatusOr<CaseResult> GoldenServer::Check(const GoldenCase& c) {
     return CaseResult{Verdict::kFailed, {std::string(inputs.status().message())}};
   }
   if (absl::Status status = AttachRanks(c.ranks); !status.ok()) return status;
-  // The enums of policy.proto are the wire format's ids plus one, and the algorithm's own numbers.
-  const absl::Status set = policy_->Set(static_cast<v1::Codec>(static_cast<int>(c.codec) + 1),
-                                        static_cast<v1::Algorithm>(c.algorithm));
-  if (!set.ok()) return set;
+  if (absl::Status status = SetPlan(c.codec, c.algorithm); !status.ok()) return status;
   const auto index = static_cast<uint32_t>(&c - folder_.cases().data());
   const absl::StatusOr<std::vector<Reply>> replies =
       AskRanks(*team_, {Request::kRun, c.ranks, index});

@@ -6,7 +6,9 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "client/tools/common/channel.h"
@@ -25,8 +27,8 @@ class GoldenServer {
 
   // After Start, when no more forks are to come.
   absl::Status Connect(const ConnectionFlags& flags);
-  // Cases of equal ranks in a row share one attach. An error status ends the run; what is wrong
-  // with the case alone is in the result.
+  // Cases of equal ranks in a row share one attach, those of equal codec and algorithm one policy.
+  // An error status ends the run; what is wrong with the case alone is in the result.
   absl::StatusOr<CaseResult> Check(const GoldenCase& c);
   // Puts the policy back and deletes the communicators.
   absl::Status Finish();
@@ -35,6 +37,7 @@ class GoldenServer {
   GoldenServer(const GoldenFolder& folder, std::string runtime_directory);
   absl::Status AttachRanks(uint32_t ranks);
   absl::Status DetachRanks();
+  absl::Status SetPlan(Codec codec, Algorithm algorithm);
   std::string CommunicatorOf(uint32_t ranks) const;
 
   const GoldenFolder& folder_;
@@ -44,7 +47,8 @@ class GoldenServer {
   std::unique_ptr<ProcessTeam> team_;
   std::unique_ptr<ControlClient> control_;
   std::unique_ptr<PolicyOverride> policy_;
-  uint32_t attached_ = 0;  // ranks
+  uint32_t attached_ = 0;                            // ranks
+  std::optional<std::pair<Codec, Algorithm>> plan_;  // set by policy_
 };
 
 }  // namespace qrd::tools
