@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The collectives with a codec that has planes. Every wave of a block takes one tile a step:
 //   one_shot  encode the own tile, push it to all, meet; decode all N, sum, store
-//   two_shot  encode a tile of every other owner, push, meet; sum the own tile (the own input exact),
+//   two_shot  encode a tile of every other owner, push, meet; sum the own tile (the own input
+//   exact),
 //             encode, push to all, meet; decode a tile of every owner, store
 // A tile's input is read before its output is written, and only by its own rank: in place works.
 //
@@ -60,6 +61,7 @@ class AllReduce {
       const uint64_t tile = TileOfStep(step);
       const TileSpan span = tile < tiles ? SpanOf(tile, args_.count) : TileSpan{0, 0};
       if (span.elements != 0) Push(EncodeInput(span));
+      PrefetchNext(TileOfStep(step + 1), tiles);
       if (!exchange_.Meet()) return;
       exchange_.Acquire();
       if (span.elements != 0) {
@@ -89,9 +91,15 @@ class AllReduce {
         CopyTile<true>(scratch_, bytes, exchange_.Slot(owner, exchange_.rank(), wave_));
         WaveBarrier();
       }
+      const TileSpan own = OwnedTile(args_, exchange_.rank(), index);
+      if (PrefetchPays()) PrefetchTile<kDtype>(Input(), own);
       if (!exchange_.Meet()) return;
       exchange_.Acquire();
-      ReduceOwned(OwnedTile(args_, exchange_.rank(), index));
+      ReduceOwned(own);
+      if (PrefetchPays()) {
+        PrefetchTile<kDtype>(Input(),
+                             OwnedTile(args_, NextRank(exchange_.rank()), TileOfStep(step + 1)));
+      }
       if (!exchange_.Meet()) return;
       exchange_.Acquire();
 #pragma unroll 1
@@ -116,6 +124,11 @@ class AllReduce {
 
   QRD_DEVICE uint64_t TileOfStep(uint32_t step) const {
     return (uint64_t{step} * args_.blocks + exchange_.block()) * kWaves + wave_;
+  }
+  // With more ranks the inboxes need the cache.
+  QRD_DEVICE bool PrefetchPays() const { return args_.world_size == 2; }
+  QRD_DEVICE void PrefetchNext(uint64_t tile, uint64_t tiles) const {
+    if (PrefetchPays() && tile < tiles) PrefetchTile<kDtype>(Input(), SpanOf(tile, args_.count));
   }
   QRD_DEVICE uint32_t NextRank(uint32_t rank) const {
     return rank + 1 == args_.world_size ? 0 : rank + 1;
@@ -142,11 +155,15 @@ class AllReduce {
     WaveBarrier();
   }
 
+  // What came out of the codec.
   template <bool kWhole>
-  QRD_DEVICE void Store(const TileSpan& span, uint32_t octet, Floats y, uint32_t* non_finite) {
+  QRD_DEVICE void StoreCoded(const TileSpan& span, uint32_t octet,
+                             const typename Format::Coded& coded, uint32_t* non_finite) const {
+    Floats y = Format::Decode(coded, octet);
     if constexpr (!kWhole) ClearTail(span, octet, y);  // padding is not counted
-    Epilogue::template Store<kDtype, kWhole>(Output(), span, octet,
-                                             RoundOctet<kDtype>(y, non_finite));
+    Epilogue::template Store<kDtype, kWhole>(
+        Output(), span, octet,
+        RoundDecoded<kDtype>(y, Format::Octets::MayBeNan(coded.meta), non_finite));
   }
 
   // Adds what `wire` holds for octets of one round.
@@ -178,14 +195,17 @@ class AllReduce {
       for (uint32_t i = 0; i < W::kStep; ++i) ClearSums(sums[i]);
 #pragma unroll 1
       for (uint32_t r = 0; r < args_.world_size; ++r) {
-        AddDecoded<kWhole>(r == exchange_.rank() ? scratch_
-                                                 : exchange_.Slot(exchange_.rank(), r, wave_),
-                           groups, round, sums);
+        AddDecoded<kWhole>(
+            r == exchange_.rank() ? scratch_ : exchange_.Slot(exchange_.rank(), r, wave_), groups,
+            round, sums);
       }
 #pragma unroll
       for (uint32_t i = 0; i < W::kStep; ++i) {
+        const uint32_t octet = W::OctetAt(round, i);
         FinishSums(args_, sums[i]);
-        Store<kWhole>(span, W::OctetAt(round, i), sums[i], &non_finite_);
+        if constexpr (!kWhole) ClearTail(span, octet, sums[i]);
+        Epilogue::template Store<kDtype, kWhole>(Output(), span, octet,
+                                                 RoundOctet<kDtype>(sums[i], &non_finite_));
       }
     }
   }
@@ -230,7 +250,7 @@ class AllReduce {
         coded.meta = Format::Octets::EncodeFloats(sums[i], &coded.planes);
         if (!has_octet) continue;
         Format::Store(scratch_, groups, octet, coded.planes, coded.meta);
-        Store<kWhole>(span, octet, Format::Decode(coded, octet), &non_finite_);
+        StoreCoded<kWhole>(span, octet, coded, &non_finite_);
       }
     }
   }
@@ -272,8 +292,7 @@ class AllReduce {
       }
 #pragma unroll
       for (uint32_t i = 0; i < W::kStep; ++i) {
-        const uint32_t octet = W::OctetAt(round, i);
-        Store<kWhole>(span, octet, Format::Decode(coded[i], octet), &ignored);
+        StoreCoded<kWhole>(span, W::OctetAt(round, i), coded[i], &ignored);
       }
     }
   }

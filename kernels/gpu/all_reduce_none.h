@@ -33,8 +33,7 @@ class AllReduceNone {
     const uint64_t units = (args_.count + kUnit<kDtype> - 1) / kUnit<kDtype>;
 #pragma unroll 1
     for (uint32_t step = 0; step < args_.steps; ++step) {
-      const uint64_t unit =
-          (uint64_t{step} * args_.blocks + exchange_.block()) * kWaves + wave_;
+      const uint64_t unit = (uint64_t{step} * args_.blocks + exchange_.block()) * kWaves + wave_;
       TileSpan span = {unit * kUnit<kDtype>, 0};
       if (unit < units) {
         const uint64_t left = args_.count - span.first;
@@ -68,15 +67,17 @@ class AllReduceNone {
     exchange_.NextRound();
     const uint32_t rank = exchange_.rank();
 #pragma unroll 1
-    for (uint64_t index = uint64_t{exchange_.block()} * kWaves + wave_;;
-         index += uint64_t{args_.blocks} * kWaves) {
-      const TileSpan span = OwnedTile(args_, rank, index);
-      if (span.elements == 0) break;
+    for (uint32_t step = 0; step < args_.steps; ++step) {
+      const TileSpan span = OwnedTile(
+          args_, rank, (uint64_t{step} * args_.blocks + exchange_.block()) * kWaves + wave_);
       if (args_.aligned && span.elements == kTile) {
         ReduceDirect<true>(span);
-      } else {
+      } else if (span.elements != 0) {
         ReduceDirect<false>(span);
       }
+      // Waves stay together: 2 N tensors are a lot of pages, and blocks that drift apart touch
+      // more.
+      BlockBarrier();
     }
     // Nobody goes on before all have finished with its tensors.
     if (!exchange_.Meet()) return;
@@ -151,17 +152,17 @@ class AllReduceNone {
 
   template <bool kWhole>
   QRD_DEVICE void ReduceDirect(const TileSpan& span) {
-    // fp32 octets are twice as long.
-    constexpr uint32_t kStep = !kWhole ? 1 : DtypeOnDevice<kDtype>::kIs16 ? kBatch : kBatch / 2;
-    constexpr uint32_t kRounds = kOctetsPerTile / kWaveLanes / kStep;
+    // As much of a tensor at a time as registers hold: 4 KiB a wave.
+    constexpr uint32_t kAll = kOctetsPerTile / kWaveLanes;
+    constexpr uint32_t kStep = !kWhole ? 1 : DtypeOnDevice<kDtype>::kIs16 ? kAll : kAll / 2;
 #pragma unroll 1
-    for (uint32_t round = 0; round < kRounds; ++round) {
+    for (uint32_t round = 0; round < kAll / kStep; ++round) {
       const uint32_t octet = round * kStep * kWaveLanes + LaneIndex();
       if (!kWhole && octet * kOctet >= span.elements) return;
       Floats sums[kStep];
 #pragma unroll
       for (uint32_t i = 0; i < kStep; ++i) ClearSums(sums[i]);
-#pragma unroll 2
+#pragma unroll 1
       for (uint32_t r = 0; r < args_.world_size; ++r) {
         Octet<kDtype> x[kStep];
 #pragma unroll
@@ -182,8 +183,8 @@ class AllReduceNone {
       for (uint32_t r = 0; r < args_.world_size; ++r) {
 #pragma unroll
         for (uint32_t i = 0; i < kStep; ++i) {
-          Epilogue::template Store<kDtype, kWhole>(args_.outputs[r], span,
-                                                   octet + i * kWaveLanes, result[i]);
+          Epilogue::template Store<kDtype, kWhole>(args_.outputs[r], span, octet + i * kWaveLanes,
+                                                   result[i]);
         }
       }
     }

@@ -12,7 +12,8 @@
 
 namespace qrd::gpu {
 
-// What an octet has in the data planes: plane 0 in low (and high, of 8-bit codes), plane 1 in second.
+// What an octet has in the data planes: plane 0 in low (and high, of 8-bit codes), plane 1 in
+// second.
 struct Planes {
   uint32_t low, high, second;
 };
@@ -25,10 +26,11 @@ struct CodePairs {
 // Bits [kShift, kShift + kWidth) of every code, in element order; kWidth 1, 2 or 4.
 template <uint32_t kWidth, uint32_t kShift>
 QRD_DEVICE uint32_t PackPlane(const CodePairs& codes) {
-  constexpr uint32_t kMask = ((1u << kWidth) - 1) * 0x00010001u;
-  uint32_t halves = codes.w[0] >> kShift & kMask;  // elements 0 to 3 below, 4 to 7 above
+  constexpr uint32_t kMask = (((1u << kWidth) - 1) << kShift) * 0x00010001u;
+  uint32_t halves = codes.w[0] & kMask;  // elements 0 to 3 below, 4 to 7 above
 #pragma unroll
-  for (uint32_t j = 1; j < 4; ++j) halves |= (codes.w[j] >> kShift & kMask) << kWidth * j;
+  for (uint32_t j = 1; j < 4; ++j) halves |= (codes.w[j] & kMask) << kWidth * j;
+  halves >>= kShift;
   if constexpr (kWidth == 4) {
     return halves;
   } else {
@@ -41,6 +43,12 @@ QRD_DEVICE uint32_t SpreadPairsToNibbles(uint32_t v) {
   v = (v | v << 8) & 0x00FF00FFu;
   v = (v | v << 4) & 0x0F0F0F0Fu;
   return (v | v << 2) & 0x33333333u;
+}
+// Spreads 8 bits to pairs.
+QRD_DEVICE uint32_t SpreadBitsToPairs(uint32_t v) {
+  v = (v | v << 4) & 0x0F0Fu;
+  v = (v | v << 2) & 0x3333u;
+  return (v | v << 1) & 0x5555u;
 }
 // Spreads 8 bits to nibbles.
 QRD_DEVICE uint32_t SpreadBitsToNibbles(uint32_t v) {
@@ -63,23 +71,22 @@ struct BlockCodec {
       SpecOf(kCodec).reciprocal < 0 ? -SpecOf(kCodec).reciprocal : SpecOf(kCodec).reciprocal;
   static constexpr uint32_t kScaleMax = ScaleMax(SpecOf(kCodec), kDtype);
 
-  // Magnitude bits (fp32) of the largest and of the smallest element of the block, 0 if there is none
-  // of the sign. fp codecs: the largest magnitude in high.
+  static constexpr uint32_t kScaleInf = D::kFp16Scale ? 0x7C00 : 0x7F80;
+
+  // Magnitude bits (fp32) of the largest and of the smallest element of the block, 0 if there is
+  // none of the sign. fp codecs: the largest magnitude in high.
   struct Extremes {
     uint32_t high, low;
   };
 
-  static QRD_DEVICE Extremes FindExtremes(const Octet<kDtype>& x)
-    requires(D::kIs16)
-  {
+  static QRD_DEVICE Extremes FindExtremes(const Octet<kDtype>& x) requires(D::kIs16) {
     uint32_t pair;
     if constexpr (kKind == CodecKind::kInt) {
       // As signed integers, positive floats are in order and above all negative ones; with the sign
       // bit turned over, negative ones are in order of magnitude and above all positive ones.
       constexpr uint32_t kSigns = 0x80008000u;
       const uint32_t high = MaxS16x2(MaxS16x2(x.w[0], x.w[1]), MaxS16x2(x.w[2], x.w[3]));
-      const uint32_t low =
-          MaxU16x2(MaxU16x2(x.w[0], x.w[1]), MaxU16x2(x.w[2], x.w[3])) ^ kSigns;
+      const uint32_t low = MaxU16x2(MaxU16x2(x.w[0], x.w[1]), MaxU16x2(x.w[2], x.w[3])) ^ kSigns;
       pair = MaxS16x2(MaxS16x2(PackLow16(high, low), PackHigh16(high, low)), 0);
       pair = GroupMaxS16x2<kGroupLanes>(pair);
     } else {
@@ -148,7 +155,7 @@ struct BlockCodec {
       return Bits(v + (0x1.8p23f + kTop));
     } else {
       // E2M1: three straight pieces, the least of which counts; each sum rounds to an integer.
-      const float a = Float(Bits(v) & kMagnitudeMask);
+      const float a = Abs(v);
       const uint32_t fine = Bits(Fma(a, 2.0f, 0x1p23f));
       const uint32_t middle = Bits(a + (0x1p23f + 2));
       const uint32_t coarse = Bits(Fma(a, 0.5f, 0x1p23f + 4));
@@ -157,11 +164,10 @@ struct BlockCodec {
   }
 
   static QRD_DEVICE uint32_t CodeE4m3(float v) {
-    const float magnitude = Float(Bits(v) & kMagnitudeMask);
-    const float a = magnitude > kTop ? kTop : magnitude;
+    const float a = Abs(v) > kTop ? kTop : Abs(v);
     const uint32_t b = Bits(a);
-    const uint32_t code = a >= 0x1p-6f ? ((b + 0x7FFFF + (b >> 20 & 1)) >> 20) - 960
-                                       : Bits(a + 16384.0f) & 15;
+    const uint32_t code =
+        a >= 0x1p-6f ? ((b + 0x7FFFF + (b >> 20 & 1)) >> 20) - 960 : Bits(a + 16384.0f) & 15;
     return code | SignOf(v) << 7;
   }
 
@@ -191,7 +197,8 @@ struct BlockCodec {
         if constexpr (kKind == CodecKind::kInt) {
           codes.w[j] = MinS16x2(MaxS16x2(codes.w[j], 0), (2 * kLevels - 1) * 0x00010001u);
         } else {
-          codes.w[j] |= SignOf(v.v[j]) << 3 | SignOf(v.v[j + 4]) << 19;
+          codes.w[j] = (codes.w[j] & 0x00070007u) |
+                       (PackHigh16(Bits(v.v[j]), Bits(v.v[j + 4])) >> 12 & 0x00080008u);
         }
       }
       return PackCodes(codes);
@@ -212,7 +219,8 @@ struct BlockCodec {
 
   // Encodes the wave's octets; the block's scale is returned on all of its lanes.
   template <typename Source>
-  static QRD_DEVICE uint32_t EncodeWith(const Source& extremes_of, const Floats& x, Planes* planes) {
+  static QRD_DEVICE uint32_t EncodeWith(const Source& extremes_of, const Floats& x,
+                                        Planes* planes) {
     const Scale scale = MakeScale(FindExtremes(extremes_of));
     Floats v;
 #pragma unroll
@@ -240,6 +248,9 @@ struct BlockCodec {
   static QRD_DEVICE uint32_t E4m3AsFp16(uint32_t codes) {
     return (codes & 0x80008000u) | (codes & 0x7F007F00u) >> 1;
   }
+
+  // Can this block decode to NaN? (Inf times zero too; no encoder writes it.)
+  static QRD_DEVICE bool MayBeNan(uint32_t meta) { return (meta & 0x7FFF) >= kScaleInf; }
 
   // NaNs come out with any payload.
   static QRD_DEVICE Floats Decode(const Planes& planes, uint32_t meta, uint32_t /*lane*/) {

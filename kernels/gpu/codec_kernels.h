@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Encode and decode as kernels of their own: for tests, measurements, shadow evaluation and the wire
-// between nodes. A wave takes a tile, then the tile that many waves on.
+// Encode and decode as kernels of their own: for tests, measurements, shadow evaluation and the
+// wire between nodes. A wave takes a tile, then the tile that many waves on.
 //
 // Thread safety: no state; any stream.
 #pragma once
@@ -66,7 +66,7 @@ QRD_DEVICE void DecodeTile(const uint8_t* wire, TileSpan span, void* values) {
     for (uint32_t i = 0; i < W::kStep; ++i) {
       const uint32_t octet = W::OctetAt(round, i);
       StoreTileOctet<kTo, kWhole>(values, span, octet,
-                                  RoundOctet<kTo>(Format::Decode(coded[i], octet), &non_finite));
+                                  Format::template DecodeTo<kTo>(coded[i], octet, &non_finite));
     }
   }
 }
@@ -88,7 +88,8 @@ QRD_DEVICE void DecodeTensor(const CodecArgs& args) {
   }
 }
 
-// Codec none: the wire is the elements. kFrom to kTo: rounded, NaNs canonical; or (kConvert off) copied.
+// Codec none: the wire is the elements. kFrom to kTo: rounded, NaNs canonical; or (kConvert off)
+// copied.
 template <Dtype kFrom, Dtype kTo, bool kConvert>
 QRD_DEVICE Octet<kTo> ConvertOctet(const Octet<kFrom>& x) {
   if constexpr (!kConvert) {
@@ -109,8 +110,9 @@ QRD_DEVICE void ConvertTensor(const void* from, void* to, uint64_t count, bool a
       StoreOctet<kTo>(to, element,
                       ConvertOctet<kFrom, kTo, kConvert>(LoadOctet<kFrom>(from, element)));
     } else {
-      const Octet<kFrom> x = LoadOctetSlow<kFrom>(from, element, count);
-      StoreOctetSlow<kTo>(to, element, count, ConvertOctet<kFrom, kTo, kConvert>(x));
+      // The wire may lie at any address.
+      const Octet<kFrom> x = LoadOctetSlow<kFrom, uint8_t>(from, element, count);
+      StoreOctetSlow<kTo, uint8_t>(to, element, count, ConvertOctet<kFrom, kTo, kConvert>(x));
     }
   }
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What kernels/gpu needs from a GPU, under names of our own. This header and the three that it
 // includes are the only device code that names a dialect: HIP (Clang for AMD), CUDA (nvcc), and
-// "emulated", plain C++ in which every lane is a fiber, so that codecs and collectives are tested on
-// machines without a GPU (tests/gpu/emulated_test.cc). Specification:
+// "emulated", plain C++ in which every lane is a fiber, so that codecs and collectives are tested
+// on machines without a GPU (tests/gpu/emulated_test.cc). Specification:
 //
 // Shape. A block has up to 1024 threads, x only. Its waves are runs of kWaveLanes threads (64 on
 //   gfx9, 32 elsewhere); all lanes of a wave are active wherever a "wave" function is called.
@@ -12,25 +12,29 @@
 //   global memory among themselves. BlockAll(b): the same, and the AND of all b. WaveBarrier():
 //   orders accesses to block memory among the lanes of a wave.
 // Vectors. Vec16: 16 bytes, aligned to 16. Load16/Store16 move one; the Once forms say that the
-//   bytes will not be used again soon.
-// Exchange between lanes. LaneXor<m>(v): v of lane (own ^ m). ReducePartner<m>(v), m = 1, 2, 4, 8 in
+//   bytes will not be used again soon. PrefetchLine(p): the 128 bytes at p will be read soon; a
+//   hint.
+// Exchange between lanes. LaneXor<m>(v): v of lane (own ^ m). ReducePartner<m>(v), m = 1, 2, 4, 8
+// in
 //   this order: v of some lane in the other half of the aligned run of 2m lanes; enough for a
 //   reduction whose halves agree already. Both are wave functions.
 // Integers. MaxS16x2, MinS16x2, MaxU16x2: two 16-bit lanes in a word. PackLow16(a, b) is
 //   a & 0xFFFF | b << 16, PackHigh16(a, b) is a >> 16 | b & 0xFFFF0000.
+//   PushSign(acc, bits): acc * 2 plus the top bit of bits. TrailingZeros(v), v not 0.
 //   Lookup8 chooses bytes out of a table of 8 by the low 3 bits of the 8 nibbles of a word.
 // Floats. All arithmetic is IEEE binary32, nearest even, subnormals kept, no contraction: flags of
 //   the build (-fmad=false, -ffp-contract=off) see to operators. Reciprocal(x): 1.0f / x correctly
-//   rounded. RoundPairFp16/Bf16(a, b): nearest even, overflow to Inf, a in the low half; a NaN stays
-//   a NaN of any payload. Fp16Low/Fp16High(w): exact widening. ByteToFloat<k>(w, bias): byte k less a whole number.
-//   FloorSmall(v), FloorHalf(v), 0 <= v < 2^22: floor(v), floor(v / 2). Fma: fused, for use where the
-//   product is exact.
+//   rounded. RoundPairFp16/Bf16(a, b): nearest even, overflow to Inf, a in the low half; a NaN
+//   stays a NaN of any payload. Fp16Low/Fp16High(w): exact widening. Abs(v). AtLeast(v, t): 1.0f if
+//   v >= t, else 0. ByteToFloat<k>(w, bias): byte k less a whole number. FloorBits(v),
+//   HalfFloorBits(v), 0 <= v < 2^22: floor(v) and floor(v / 2) + 2, plus the bits 0x4B000000. Fma:
+//   fused, for use where the product is exact.
 // Flags between ranks. StoreReleaseSystem: every store that this thread made or observed before it
 //   is visible to whoever sees the flag, on any device of the node. LoadRelaxedSystem, then
 //   AcquireSystem() once the value is right: loads after it see what the release published.
-//   DrainStores(): called by every wave before the BlockBarrier() that precedes the release by another
-//   wave: its stores have left the wave. After the barrier behind an acquire by one thread, every
-//   wave calls AcquirePayload() before it loads payload.
+//   DrainStores(): called by every wave before the BlockBarrier() that precedes the release by
+//   another wave: its stores have left the wave. After the barrier behind an acquire by one thread,
+//   every wave calls AcquirePayload() before it loads payload.
 // Time. ClockNs(): monotonic, resolution about 1 us or better. SpinPause(): call it in spin loops.
 // Atomics. AtomicAddDevice (64 bits, relaxed, device scope); ArriveDevice(counter, n): acquire and
 //   release, device scope, counts from 0 to n - 1 and back to 0, true for the last of n.

@@ -38,6 +38,8 @@ QRD_DEVICE void StoreOnce16(void* p, Vec16 v) {
   __stcs(static_cast<uint4*>(p), make_uint4(v.w[0], v.w[1], v.w[2], v.w[3]));
 }
 
+QRD_DEVICE void PrefetchLine(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
 template <uint32_t kMask>
 QRD_DEVICE uint32_t LaneXor(uint32_t v) {
   return __shfl_xor_sync(~0u, v, kMask);
@@ -82,10 +84,14 @@ class Lookup8 {
 
 QRD_DEVICE float Reciprocal(float x) { return __frcp_rn(x); }
 QRD_DEVICE float Fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
-QRD_DEVICE uint32_t FloorSmall(float v) { return __float_as_uint(__fadd_rz(v, 0x1p23f)) & 0xFFFF; }
-QRD_DEVICE uint32_t FloorHalf(float v) {
-  return __float_as_uint(__fmaf_rz(v, 0.5f, 0x1p23f)) & 0xFFFF;
+QRD_DEVICE float Abs(float v) { return fabsf(v); }
+QRD_DEVICE float AtLeast(float v, float t) { return v >= t ? 1.0f : 0.0f; }
+QRD_DEVICE uint32_t FloorBits(float v) { return __float_as_uint(__fadd_rz(v, 0x1p23f)); }
+QRD_DEVICE uint32_t HalfFloorBits(float v) {
+  return __float_as_uint(__fmaf_rz(v, 0.5f, 0x1p23f + 2));
 }
+QRD_DEVICE uint32_t PushSign(uint32_t acc, uint32_t bits) { return __funnelshift_l(bits, acc, 1); }
+QRD_DEVICE uint32_t TrailingZeros(uint32_t v) { return __ffs(static_cast<int>(v)) - 1; }
 
 QRD_DEVICE uint32_t RoundPairFp16(float a, float b) {
   uint32_t pair;

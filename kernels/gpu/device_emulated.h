@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Emulated dialect of kernels/gpu/device.h, which has the specification: every lane is a fiber of one
-// thread, switched at barriers, exchanges and pauses. For tests; slow.
+// Emulated dialect of kernels/gpu/device.h, which has the specification: every lane is a fiber of
+// one thread, switched at barriers, exchanges and pauses. For tests; slow.
 //
 // Thread safety: one RunEmulated() at a time per thread.
 #pragma once
@@ -141,6 +141,8 @@ inline Vec16 LoadOnce16(const void* p) { return Load16(p); }
 inline void Store16(void* p, Vec16 v) { *static_cast<Vec16*>(p) = v; }
 inline void StoreOnce16(void* p, Vec16 v) { Store16(p, v); }
 
+inline void PrefetchLine(const void*) {}
+
 template <uint32_t kMask>
 uint32_t LaneXor(uint32_t v) {
   emulated::Lane& lane = emulated::Current();
@@ -197,8 +199,17 @@ class Lookup8 {
 
 inline float Reciprocal(float x) { return 1.0f / x; }
 inline float Fma(float a, float b, float c) { return std::fma(a, b, c); }
-inline uint32_t FloorSmall(float v) { return static_cast<uint32_t>(v); }
-inline uint32_t FloorHalf(float v) { return static_cast<uint32_t>(v) / 2; }
+inline float Abs(float v) { return std::fabs(v); }
+inline float AtLeast(float v, float t) { return v >= t ? 1.0f : 0.0f; }
+// As on a GPU, where what is not a number (of a group without data) gives some bits.
+inline uint32_t FloorBits(float v) {
+  return v < 0x1p22f ? static_cast<uint32_t>(v) + 0x4B000000u : 0;
+}
+inline uint32_t HalfFloorBits(float v) {
+  return v < 0x1p22f ? static_cast<uint32_t>(v) / 2 + 0x4B000002u : 0;
+}
+inline uint32_t PushSign(uint32_t acc, uint32_t bits) { return acc << 1 | bits >> 31; }
+inline uint32_t TrailingZeros(uint32_t v) { return static_cast<uint32_t>(std::countr_zero(v)); }
 
 inline uint32_t RoundFp16(float value) {
   const auto half = static_cast<_Float16>(value);

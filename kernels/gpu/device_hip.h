@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// HIP dialect of kernels/gpu/device.h, which has the specification. gfx9 (wave64) and gfx10 to gfx12
-// (wave32). Compiled and inspected, not run, on the machines this was written on.
+// HIP dialect of kernels/gpu/device.h, which has the specification. gfx9 (wave64) and gfx10 to
+// gfx12 (wave32). Compiled and inspected, not run, on the machines this was written on.
 #pragma once
 
 #include <hip/hip_runtime.h>
@@ -23,9 +23,7 @@ QRD_DEVICE uint32_t ThreadIndex() { return threadIdx.x; }
 QRD_DEVICE uint32_t BlockIndex() { return blockIdx.x; }
 QRD_DEVICE uint32_t GridBlocks() { return gridDim.x; }
 QRD_DEVICE uint32_t LaneIndex() { return threadIdx.x % kWaveLanes; }
-QRD_DEVICE uint32_t WaveIndex() {
-  return __builtin_amdgcn_readfirstlane(threadIdx.x / kWaveLanes);
-}
+QRD_DEVICE uint32_t WaveIndex() { return __builtin_amdgcn_readfirstlane(threadIdx.x / kWaveLanes); }
 
 template <typename T>
 QRD_DEVICE T& BlockShared() {
@@ -51,6 +49,9 @@ QRD_DEVICE void Store16(void* p, Vec16 v) { *static_cast<Uint4*>(p) = ToUint4(v)
 QRD_DEVICE void StoreOnce16(void* p, Vec16 v) {
   __builtin_nontemporal_store(ToUint4(v), static_cast<Uint4*>(p));
 }
+
+// gfx9 has no prefetch into its L2.
+QRD_DEVICE void PrefetchLine(const void*) {}
 
 // Exact exchanges by ds_swizzle in runs of 32 lanes; no memory is touched.
 template <uint32_t kMask>
@@ -113,8 +114,14 @@ class Lookup8 {
 
 QRD_DEVICE float Reciprocal(float x) { return 1.0f / x; }
 QRD_DEVICE float Fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
-QRD_DEVICE uint32_t FloorSmall(float v) { return static_cast<uint32_t>(v); }
-QRD_DEVICE uint32_t FloorHalf(float v) { return static_cast<uint32_t>(v) >> 1; }
+QRD_DEVICE float Abs(float v) { return __builtin_fabsf(v); }
+QRD_DEVICE float AtLeast(float v, float t) { return v >= t ? 1.0f : 0.0f; }
+QRD_DEVICE uint32_t FloorBits(float v) { return static_cast<uint32_t>(v) + 0x4B000000u; }
+QRD_DEVICE uint32_t HalfFloorBits(float v) { return (static_cast<uint32_t>(v) >> 1) + 0x4B000002u; }
+QRD_DEVICE uint32_t PushSign(uint32_t acc, uint32_t bits) {
+  return __builtin_amdgcn_alignbit(acc, bits, 31);
+}
+QRD_DEVICE uint32_t TrailingZeros(uint32_t v) { return __builtin_ctz(v); }
 
 typedef _Float16 Half2 __attribute__((ext_vector_type(2)));
 QRD_DEVICE uint32_t RoundPairFp16(float a, float b) {
@@ -164,8 +171,8 @@ QRD_DEVICE uint32_t LoadRelaxedSystem(const uint32_t* p) {
   return __hip_atomic_load(p, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
 }
 QRD_DEVICE void AcquireSystem() { __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, ""); }
-// A release waits for the stores of its own wave only, so each wave waits until its own have been taken
-// by the cache that the releasing wave then writes back (one block, one compute unit).
+// A release waits for the stores of its own wave only, so each wave waits until its own have been
+// taken by the cache that the releasing wave then writes back (one block, one compute unit).
 QRD_DEVICE void DrainStores() {
 #if defined(__GFX12__)
   asm volatile("s_wait_storecnt 0" ::: "memory");
@@ -186,8 +193,8 @@ QRD_DEVICE void AtomicAddDevice(uint64_t* p, uint64_t v) {
   __hip_atomic_fetch_add(p, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
 }
 QRD_DEVICE bool ArriveDevice(uint32_t* counter, uint32_t n) {
-  const uint32_t old = __hip_atomic_fetch_add(counter, 1u, __ATOMIC_ACQ_REL,
-                                              __HIP_MEMORY_SCOPE_AGENT);
+  const uint32_t old =
+      __hip_atomic_fetch_add(counter, 1u, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_AGENT);
   if (old != n - 1) return false;
   __hip_atomic_store(counter, 0u, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
   return true;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a collective does with a finished octet. Identity stores it. A fused norm takes it from here:
-// the octet is final, in the dtype, rounded (epilogues: step 1), the same bits on every rank.
+// What a collective does with a finished octet. Identity stores it. A fused norm takes it from
+// here: the octet is final, in the dtype, rounded (epilogues: step 1), the same bits on every rank.
 //
 // Thread safety: device functions on the thread's own octet.
 #pragma once

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a block of one rank meets its twins of the other ranks: rounds (kernels/gpu/kernel_args.h), flags,
-// bounded waits, and the report at the end.
+// How a block of one rank meets its twins of the other ranks: rounds (kernels/gpu/kernel_args.h),
+// flags, bounded waits, and the report at the end.
 //
 // Thread safety: block functions: all threads of a block call them together.
 #pragma once
@@ -11,12 +11,13 @@
 namespace qrd::gpu {
 
 inline constexpr uint32_t kWaves = kBlockThreads / kWaveLanes;
-inline constexpr uint32_t kSpinsBetweenChecks = 64;
+// The abort word is in host memory: looked at rarely.
+inline constexpr uint32_t kSpinsBetweenChecks = 256;
 
 class Exchange {
  public:
-  // Blocks of all local ranks with the same index are neighbours in the grid: even if not all fit, the
-  // first ones are complete and can finish.
+  // Blocks of all local ranks with the same index are neighbours in the grid: even if not all fit,
+  // the first ones are complete and can finish.
   explicit QRD_DEVICE Exchange(const AllReduceArgs& args)
       : args_(args),
         rank_(args.local[BlockIndex() % args.local_count]),
@@ -33,8 +34,8 @@ class Exchange {
     return args_.inboxes[rank] + slot * kSlotBytes;
   }
 
-  // Announces that this block's stores of the round are done, and waits for the other ranks'. False:
-  // give up; then the block ends at once.
+  // Announces that this block's stores of the round are done, and waits for the other ranks'.
+  // False: give up; then the block ends at once.
   QRD_DEVICE bool Meet() {
     DrainStores();
     BlockBarrier();

@@ -19,12 +19,12 @@ absl::Status LoadKernel(const void* kernel, bool is_collective, Codec codec, Dty
   if (!is_collective) return absl::OkStatus();
   int blocks = 0;
   error = hipOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, kBlockThreads, 0);
-  if (error != hipSuccess) return FromRuntime(error, "hipOccupancyMaxActiveBlocksPerMultiprocessor");
-  if (blocks < static_cast<int>(kBlocksPerProcessor)) {
-    return absl::InternalError(absl::StrCat("collective ", std::string(Name(codec)), " ",
-                                            std::string(Name(dtype)), ": ", blocks,
-                                            " blocks fit on a multiprocessor, want ",
-                                            kBlocksPerProcessor));
+  if (error != hipSuccess)
+    return FromRuntime(error, "hipOccupancyMaxActiveBlocksPerMultiprocessor");
+  if (blocks < static_cast<int>(BlocksPerProcessor(codec))) {
+    return absl::InternalError(
+        absl::StrCat("collective ", std::string(Name(codec)), " ", std::string(Name(dtype)), ": ",
+                     blocks, " blocks fit on a multiprocessor, want ", BlocksPerProcessor(codec)));
   }
   return absl::OkStatus();
 }
@@ -32,11 +32,12 @@ absl::Status LoadKernel(const void* kernel, bool is_collective, Codec codec, Dty
 absl::Status LaunchCodec(const void* kernel, CodecArgs args, uint64_t count, hipStream_t stream) {
   if (count == 0) return absl::OkStatus();
   args.count = count;
-  const auto bits = reinterpret_cast<uintptr_t>(args.values) | reinterpret_cast<uintptr_t>(args.wire);
+  const auto bits =
+      reinterpret_cast<uintptr_t>(args.values) | reinterpret_cast<uintptr_t>(args.wire);
   args.aligned = bits % 16 == 0;
   const uint64_t tiles_of_block = 4;
-  const auto blocks = static_cast<uint32_t>(
-      std::min<uint64_t>((TileCount(count) + tiles_of_block - 1) / tiles_of_block, kCodecGridBlocks));
+  const auto blocks = static_cast<uint32_t>(std::min<uint64_t>(
+      (TileCount(count) + tiles_of_block - 1) / tiles_of_block, kCodecGridBlocks));
   void* arguments[] = {&args};
   return FromRuntime(
       hipLaunchKernel(kernel, dim3(blocks), dim3(kBlockThreads), arguments, 0, stream),

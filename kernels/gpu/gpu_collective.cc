@@ -10,17 +10,19 @@
 #include "kernels/gpu/plan.h"
 #include "kernels/gpu/validate.h"
 
-#define QRD_RETURN_IF_RUNTIME_ERROR(call)                                          \
-  do {                                                                             \
-    const hipError_t qrd_error = (call);                                           \
-    if (qrd_error != hipSuccess) return FromRuntime(qrd_error, #call);             \
+#define QRD_RETURN_IF_RUNTIME_ERROR(call)                              \
+  do {                                                                 \
+    const hipError_t qrd_error = (call);                               \
+    if (qrd_error != hipSuccess) return FromRuntime(qrd_error, #call); \
   } while (false)
 
 namespace qrd::gpu {
 namespace {
 
 constexpr uint64_t kPageBytes = 4096;
-constexpr uint64_t RoundUp(uint64_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
+constexpr uint64_t RoundUp(uint64_t bytes) {
+  return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+}
 constexpr uint64_t kControlBytes = RoundUp(sizeof(Control));
 
 // The runtime's current device belongs to the thread: put it back.
@@ -65,8 +67,8 @@ absl::StatusOr<std::unique_ptr<GpuCollective>> GpuCollective::Create(const Optio
   for (size_t r = 0; r < ranks; ++r) {
     const int device = options.device_of_rank[r];
     if (device < 0 || device >= device_count) {
-      return absl::InvalidArgumentError(absl::StrCat("device_of_rank[", r, "] = ", device,
-                                                     ": want 0 to ", device_count - 1));
+      return absl::InvalidArgumentError(
+          absl::StrCat("device_of_rank[", r, "] = ", device, ": want 0 to ", device_count - 1));
     }
   }
   if (options.timeout_ns == 0) {
@@ -98,6 +100,7 @@ std::vector<uint32_t> GpuCollective::RanksOn(size_t device_index) const {
 // processors and of pool.
 absl::Status GpuCollective::ChooseBlocks() {
   uint64_t blocks = std::min(options_.blocks_max, kBlocksPerRankMax);
+  double processors_per_rank = kBlocksPerRankMax;
   for (size_t i = 0; i < devices_.size(); ++i) {
     int processors = 0, lanes = 0;
     QRD_RETURN_IF_RUNTIME_ERROR(
@@ -116,13 +119,21 @@ absl::Status GpuCollective::ChooseBlocks() {
       return absl::InvalidArgumentError(absl::StrCat("pool_bytes_max = ", options_.pool_bytes_max,
                                                      ": want at least ", fixed + per_block));
     }
-    blocks = std::min({blocks, static_cast<uint64_t>(processors) * kBlocksPerProcessor / local,
-                       (options_.pool_bytes_max - fixed) / per_block});
+    blocks = std::min(blocks, (options_.pool_bytes_max - fixed) / per_block);
+    processors_per_rank =
+        std::min(processors_per_rank, static_cast<double>(processors) / static_cast<double>(local));
   }
-  if (blocks == 0) {
-    return absl::InvalidArgumentError("more ranks on a device than it has room for blocks");
+  uint32_t blocks_most = 0;
+  for (const Codec codec : kAllCodecs) {
+    const auto fit = static_cast<uint64_t>(processors_per_rank * BlocksPerProcessor(codec));
+    uint32_t& of_codec = blocks_[static_cast<size_t>(codec)];
+    of_codec = static_cast<uint32_t>(std::min(blocks, fit));
+    if (of_codec == 0) {
+      return absl::InvalidArgumentError("more ranks on a device than it has room for blocks");
+    }
+    blocks_most = std::max(blocks_most, of_codec);
   }
-  blocks_ = static_cast<uint32_t>(blocks);
+  inbox_bytes_ = InboxBytes(blocks_most, world_size(), waves_);
   return absl::OkStatus();
 }
 
@@ -155,21 +166,21 @@ absl::Status GpuCollective::AllocatePools() {
     const ScopedDevice device(devices_[i]);
     QRD_RETURN_IF_RUNTIME_ERROR(device.error());
     const std::vector<uint32_t> ranks = RanksOn(i);
-    const uint64_t inbox_bytes = InboxBytes(blocks_, world_size(), waves_);
     Pool& pool = pools_[i];
-    pool.bytes = ranks.size() * (kControlBytes + inbox_bytes);
+    pool.bytes = ranks.size() * (kControlBytes + inbox_bytes_);
     void* memory = nullptr;
     // Uncached memory is for peers; ranks of one device share its caches.
     const hipError_t error =
         devices_.size() > 1 ? AllocateShared(&memory, pool.bytes) : hipMalloc(&memory, pool.bytes);
     if (error != hipSuccess) {
       return absl::ResourceExhaustedError(absl::StrCat("pool of ", pool.bytes, " bytes on device ",
-                                                       devices_[i], ": ", hipGetErrorString(error)));
+                                                       devices_[i], ": ",
+                                                       hipGetErrorString(error)));
     }
     pool.memory = static_cast<uint8_t*>(memory);
     for (size_t k = 0; k < ranks.size(); ++k) {
       controls_[ranks[k]] = reinterpret_cast<Control*>(pool.memory + k * kControlBytes);
-      inboxes_[ranks[k]] = pool.memory + ranks.size() * kControlBytes + k * inbox_bytes;
+      inboxes_[ranks[k]] = pool.memory + ranks.size() * kControlBytes + k * inbox_bytes_;
     }
   }
   const size_t status_bytes = world_size() * sizeof(RankStatus);
@@ -213,7 +224,8 @@ AllReduceArgs GpuCollective::MakeArgs(const LaunchParams& params) const {
   args.world_size = params.world_size;
   args.average = params.op == ReduceOp::kAvg;
   args.aligned = addresses % 16 == 0;
-  PlanSteps(params.codec, params.algorithm, params.dtype, waves_, blocks_, &args);
+  PlanSteps(params.codec, params.algorithm, params.dtype, waves_,
+            blocks_[static_cast<size_t>(params.codec)], &args);
   return args;
 }
 
@@ -225,8 +237,8 @@ absl::Status GpuCollective::Launch(const LaunchParams& params,
 absl::Status GpuCollective::LaunchRanks(const LaunchParams& params, uint32_t rank_bits,
                                         std::span<const hipStream_t> streams) {
   if (streams.size() != devices_.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("streams has ", streams.size(), ": want ",
-                                                   devices_.size(), ", one a device"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("streams has ", streams.size(), ": want ", devices_.size(), ", one a device"));
   }
   if (absl::Status status = Validate(params); !status.ok()) return status;
   if (absl::Status status = Health(); !status.ok()) {
@@ -255,9 +267,9 @@ absl::Status GpuCollective::LaunchRanks(const LaunchParams& params, uint32_t ran
     }
     void* arguments[] = {&args};
     // Cooperative: all blocks are on the device at once, or none.
-    QRD_RETURN_IF_RUNTIME_ERROR(hipLaunchCooperativeKernel(kernel, dim3(args.blocks * args.local_count),
-                                                           dim3(kBlockThreads), arguments, 0,
-                                                           streams[i]));
+    QRD_RETURN_IF_RUNTIME_ERROR(
+        hipLaunchCooperativeKernel(kernel, dim3(args.blocks * args.local_count),
+                                   dim3(kBlockThreads), arguments, 0, streams[i]));
   }
   return absl::OkStatus();
 }
@@ -265,10 +277,10 @@ absl::Status GpuCollective::LaunchRanks(const LaunchParams& params, uint32_t ran
 absl::Status GpuCollective::Health() const {
   for (uint32_t r = 0; r < world_size(); ++r) {
     if (ReadShared(status_[r].timed_out) == 0) continue;
-    return absl::DeadlineExceededError(
-        absl::StrCat("rank ", r, " waited ", options_.timeout_ns, " ns for rank ",
-                     ReadShared(status_[r].missing), " (block ", ReadShared(status_[r].block),
-                     ", round ", ReadShared(status_[r].epoch), ")"));
+    return absl::DeadlineExceededError(absl::StrCat("rank ", r, " waited ", options_.timeout_ns,
+                                                    " ns for rank ", ReadShared(status_[r].missing),
+                                                    " (block ", ReadShared(status_[r].block),
+                                                    ", round ", ReadShared(status_[r].epoch), ")"));
   }
   if (ReadShared(*abort_) != 0) return absl::AbortedError("the communicator was aborted");
   return absl::OkStatus();
@@ -283,8 +295,7 @@ absl::Status GpuCollective::Reset() {
     const ScopedDevice device(devices_[i]);
     QRD_RETURN_IF_RUNTIME_ERROR(device.error());
     QRD_RETURN_IF_RUNTIME_ERROR(hipDeviceSynchronize());
-    QRD_RETURN_IF_RUNTIME_ERROR(
-        hipMemset(pools_[i].memory, 0, RanksOn(i).size() * kControlBytes));
+    QRD_RETURN_IF_RUNTIME_ERROR(hipMemset(pools_[i].memory, 0, RanksOn(i).size() * kControlBytes));
     QRD_RETURN_IF_RUNTIME_ERROR(hipDeviceSynchronize());
   }
   std::memset(host_block_, 0, (world_size() + 1) * sizeof(RankStatus));

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// A communicator of ranks on GPUs of this node: owns what the ranks share (flags, inboxes, status) and
-// puts collectives on streams. Any number of ranks on one device, or ranks on several devices that
-// reach each other. kernels/backend.h's GPU backend wraps it.
+// A communicator of ranks on GPUs of this node: owns what the ranks share (flags, inboxes, status)
+// and puts collectives on streams. Any number of ranks on one device, or ranks on several devices
+// that reach each other. kernels/backend.h's GPU backend wraps it.
 //
-// Allocates only in Create(). Launch() neither allocates nor waits, and can be captured in a graph; a
-// graph may be replayed any number of times, between other launches, in one order on all devices.
+// Allocates only in Create(). Launch() neither allocates nor waits, and can be captured in a graph;
+// a graph may be replayed any number of times, between other launches, in one order on all devices.
 //
-// Order: operations of one communicator follow each other in one order on all its devices; the caller
-// sees to it (one stream a device, or events). Two communicators may run at the same time.
+// Order: operations of one communicator follow each other in one order on all its devices; the
+// caller sees to it (one stream a device, or events). Two communicators may run at the same time.
 //
 // Thread safety: Launch(), Reset() from one thread at a time; status functions from any thread.
 // Ownership: owns its memory; tensors belong to the caller.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -31,7 +32,7 @@ namespace qrd::gpu {
 class GpuCollective {
  public:
   struct Options {
-    std::vector<int> device_of_rank;  // runtime ordinals in this process, one a rank
+    std::vector<int> device_of_rank;                // runtime ordinals in this process, one a rank
     uint64_t pool_bytes_max = uint64_t{128} << 20;  // of each device
     uint64_t timeout_ns = 10'000'000'000;           // of one wait for another rank
     uint32_t blocks_max = kBlocksPerRankMax;        // of each rank
@@ -47,27 +48,26 @@ class GpuCollective {
   // Puts the operation on streams[i] for devices()[i]. Tensors are reachable from every device.
   // FAILED_PRECONDITION after a timeout or an abort, until Reset().
   absl::Status Launch(const LaunchParams& params, std::span<const hipStream_t> streams);
-  // Only the ranks whose bit is set; somebody launches the others. The parts of one operation must be
-  // able to run at the same time.
+  // Only the ranks whose bit is set; somebody launches the others. The parts of one operation must
+  // be able to run at the same time.
   absl::Status LaunchRanks(const LaunchParams& params, uint32_t rank_bits,
                            std::span<const hipStream_t> streams);
 
-  // OK; DEADLINE_EXCEEDED naming who waited for whom; ABORTED. Looks at host memory only: results of
-  // an operation that failed are not defined.
+  // OK; DEADLINE_EXCEEDED naming who waited for whom; ABORTED. Looks at host memory only: results
+  // of an operation that failed are not defined.
   absl::Status Health() const;
   // Ends every wait of running operations of this communicator.
   void Abort();
   // Back to work after a failure. No operation runs any more.
   absl::Status Reset();
 
-  // Operations that rank has finished, and NaN or Inf elements of the result of the last one, once its
-  // stream has passed it. (Of world size 1: not counted.)
+  // Operations that rank has finished, and NaN or Inf elements of the result of the last one, once
+  // its stream has passed it. (Of world size 1: not counted.)
   uint64_t finished_operations(uint32_t rank) const;
   uint64_t non_finite() const;
 
   const std::vector<int>& devices() const { return devices_; }
   uint32_t world_size() const { return static_cast<uint32_t>(options_.device_of_rank.size()); }
-  uint32_t blocks() const { return blocks_; }
   uint64_t pool_bytes(size_t device_index) const { return pools_[device_index].bytes; }
 
  private:
@@ -92,15 +92,16 @@ class GpuCollective {
   void* host_block_ = nullptr;  // RankStatus of all ranks, then the abort word
   RankStatus* status_ = nullptr;
   uint32_t* abort_ = nullptr;
-  uint32_t blocks_ = 0;
+  std::array<uint32_t, kCodecCount> blocks_ = {};  // of a rank, by codec
+  uint64_t inbox_bytes_ = 0;                       // of a rank
   uint32_t waves_ = 0;
 };
 
 // What the device behind an ordinal is called: "sm_90", "gfx942".
 absl::StatusOr<std::string> DeviceTarget(int device);
 
-// Loads every kernel on every device of `devices` (a load in mid-operation could wait for the device)
-// and checks that the collectives' grids fit.
+// Loads every kernel on every device of `devices` (a load in mid-operation could wait for the
+// device) and checks that the collectives' grids fit.
 absl::Status LoadKernels(std::span<const int> devices);
 
 // `status` for an error of the runtime: INTERNAL with the call and the runtime's words.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The GPU runtime calls that qrd uses, in HIP spelling. On NVIDIA (QRD_GPU_CUDA) each name stands for
-// its CUDA twin. Only kernels/gpu and tests/gpu include this header.
+// The GPU runtime calls that qrd uses, in HIP spelling. On NVIDIA (QRD_GPU_CUDA) each name stands
+// for its CUDA twin. Only kernels/gpu and tests/gpu include this header.
 //
 // Thread safety: that of the runtime. Ownership: none.
 #pragma once

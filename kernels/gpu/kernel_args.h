@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// What host and device code of the GPU backend agree on: arguments of the kernels, the layout of the
-// memory that ranks share, and the table of kernels. Plain C++.
+// What host and device code of the GPU backend agree on: arguments of the kernels, the layout of
+// the memory that ranks share, and the table of kernels. Plain C++.
 //
 // Memory of a rank, on its device: one Control, and one inbox. A block is one of `blocks` of each
-// rank; block b of a rank only ever talks to block b of the others, and all its addresses follow from
-// b alone, never from the size, dtype or codec of a call, so calls of any shape can follow each other.
+// rank; block b of a rank only ever talks to block b of the others, and all its addresses follow
+// from b alone, never from the size, dtype or codec of a call, so calls of any shape can follow
+// each other.
 //
-// Rounds. Whatever crosses ranks does so in rounds, counted by each block of each rank in its epoch,
-// which lives on the device and so goes on through graph replays. A round: write payload into region
-// (epoch & 1) of the peers' inboxes, then the epoch into their flags, wait for theirs, read. A block
-// writes its flag of round e + 1 only after it has read all of round e; so when all flags of round
-// e + 1 are there, region (e & 1) is free everywhere, and round e + 2 may write it.
+// Rounds. Whatever crosses ranks does so in rounds, counted by each block of each rank in its
+// epoch, which lives on the device and so goes on through graph replays. A round: write payload
+// into region (epoch & 1) of the peers' inboxes, then the epoch into their flags, wait for theirs,
+// read. A block writes its flag of round e + 1 only after it has read all of round e; so when all
+// flags of round e + 1 are there, region (e & 1) is free everywhere, and round e + 2 may write it.
 //
 // Thread safety: plain data. Ownership: kernels/gpu/gpu_collective.h owns all of it.
 #pragma once
@@ -24,7 +25,7 @@ namespace qrd::gpu {
 
 inline constexpr uint32_t kBlockThreads = 256;
 // Blocks of a collective on a multiprocessor: what every kernel is compiled for.
-inline constexpr uint32_t kBlocksPerProcessor = 2;
+constexpr uint32_t BlocksPerProcessor(Codec codec) { return codec == Codec::kNone ? 2 : 3; }
 inline constexpr uint32_t kBlocksPerRankMax = 2048;
 // A tile of any codec, or 2048 bytes of a tensor.
 inline constexpr uint32_t kSlotBytes = 2176;
@@ -54,19 +55,19 @@ struct AllReduceArgs {
   void* outputs[kWorldSizeMax];
   Control* controls[kWorldSizeMax];
   uint8_t* inboxes[kWorldSizeMax];
-  RankStatus* status;     // of all ranks, host memory
-  uint32_t* abort;        // host memory; not 0: give up
+  RankStatus* status;  // of all ranks, host memory
+  uint32_t* abort;     // host memory; not 0: give up
   uint64_t count;
-  uint64_t timeout_ns;    // bound of one wait
-  uint64_t tiles_each;    // two_shot: tiles that every rank owns
-  uint32_t tiles_extra;   // ranks that own one more
-  uint32_t steps;         // turns of each block
+  uint64_t timeout_ns;   // bound of one wait
+  uint64_t tiles_each;   // two_shot: tiles that every rank owns
+  uint32_t tiles_extra;  // ranks that own one more
+  uint32_t steps;        // turns of each block
   uint32_t world_size;
-  uint32_t blocks;        // of each rank
-  uint32_t local_count;   // ranks in this launch
+  uint32_t blocks;       // of each rank
+  uint32_t local_count;  // ranks in this launch
   uint8_t local[kWorldSizeMax];
   bool average;
-  bool aligned;           // all tensors are aligned to 16
+  bool aligned;  // all tensors are aligned to 16
 };
 
 struct CodecArgs {
@@ -86,7 +87,7 @@ struct KernelTable {
   const void* two_shot;
   const void* encode;
   const void* encode_fp32;
-  const void* decode;       // to the dtype
+  const void* decode;  // to the dtype
   const void* decode_fp32;
 };
 

@@ -12,9 +12,6 @@
 
 namespace qrd::gpu {
 
-// Blocks that fit on a multiprocessor at least; registers are limited accordingly. The collectives'
-// grids are sized by it (kernels/gpu/gpu_collective.cc checks that it holds).
-inline constexpr uint32_t kCollectiveBlocks = kBlocksPerProcessor;
 inline constexpr uint32_t kCodecBlocks = 4;
 
 template <Codec kCodec, Dtype kDtype>
@@ -50,19 +47,23 @@ struct Entry {
 };
 
 template <Codec kCodec, Dtype kDtype>
-QRD_KERNEL(kBlockThreads, kCollectiveBlocks) OneShotKernel(const AllReduceArgs args) {
+QRD_KERNEL(kBlockThreads, BlocksPerProcessor(kCodec))
+OneShotKernel(const AllReduceArgs args) {
   Entry<kCodec, kDtype>::template Run<true>(args);
 }
 template <Codec kCodec, Dtype kDtype>
-QRD_KERNEL(kBlockThreads, kCollectiveBlocks) TwoShotKernel(const AllReduceArgs args) {
+QRD_KERNEL(kBlockThreads, BlocksPerProcessor(kCodec))
+TwoShotKernel(const AllReduceArgs args) {
   Entry<kCodec, kDtype>::template Run<false>(args);
 }
 template <Codec kCodec, Dtype kDtype, bool kFromFloats>
-QRD_KERNEL(kBlockThreads, kCodecBlocks) EncodeKernel(const CodecArgs args) {
+QRD_KERNEL(kBlockThreads, kCodecBlocks)
+EncodeKernel(const CodecArgs args) {
   Entry<kCodec, kDtype>::template Encode<kFromFloats>(args);
 }
 template <Codec kCodec, Dtype kDtype, Dtype kTo>
-QRD_KERNEL(kBlockThreads, kCodecBlocks) DecodeKernel(const CodecArgs args) {
+QRD_KERNEL(kBlockThreads, kCodecBlocks)
+DecodeKernel(const CodecArgs args) {
   Entry<kCodec, kDtype>::template Decode<kTo>(args);
 }
 
@@ -71,19 +72,19 @@ template <Codec kCodec, Dtype kDtype>
 const KernelTable& TableOf();
 
 // NOLINTNEXTLINE(cppcoreguidelines-macro-usage)
-#define QRD_GPU_INSTANCE(codec, dtype)                                                       \
-  template <>                                                                                \
-  const KernelTable& TableOf<Codec::codec, Dtype::dtype>() {                                 \
-    static const KernelTable table = {                                                       \
-        reinterpret_cast<const void*>(&OneShotKernel<Codec::codec, Dtype::dtype>),           \
-        reinterpret_cast<const void*>(&TwoShotKernel<Codec::codec, Dtype::dtype>),           \
-        reinterpret_cast<const void*>(&EncodeKernel<Codec::codec, Dtype::dtype, false>),     \
-        reinterpret_cast<const void*>(                                                       \
-            &EncodeKernel<Codec::codec, Dtype::dtype,                                          \
-                          Dtype::dtype != Dtype::kFp32 || Codec::codec == Codec::kNone>),    \
-        reinterpret_cast<const void*>(&DecodeKernel<Codec::codec, Dtype::dtype, Dtype::dtype>), \
+#define QRD_GPU_INSTANCE(codec, dtype)                                                           \
+  template <>                                                                                    \
+  const KernelTable& TableOf<Codec::codec, Dtype::dtype>() {                                     \
+    static const KernelTable table = {                                                           \
+        reinterpret_cast<const void*>(&OneShotKernel<Codec::codec, Dtype::dtype>),               \
+        reinterpret_cast<const void*>(&TwoShotKernel<Codec::codec, Dtype::dtype>),               \
+        reinterpret_cast<const void*>(&EncodeKernel<Codec::codec, Dtype::dtype, false>),         \
+        reinterpret_cast<const void*>(                                                           \
+            &EncodeKernel < Codec::codec, Dtype::dtype,                                          \
+            Dtype::dtype != Dtype::kFp32 || Codec::codec == Codec::kNone >),                     \
+        reinterpret_cast<const void*>(&DecodeKernel<Codec::codec, Dtype::dtype, Dtype::dtype>),  \
         reinterpret_cast<const void*>(&DecodeKernel<Codec::codec, Dtype::dtype, Dtype::kFp32>)}; \
-    return table;                                                                            \
+    return table;                                                                                \
   }
 
 }  // namespace qrd::gpu

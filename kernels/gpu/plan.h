@@ -13,8 +13,8 @@
 
 namespace qrd::gpu {
 
-// Fills in tiles_each, tiles_extra, blocks and steps; count and world_size are set. A block runs `waves`
-// tiles at a time; no rank has more than blocks_max blocks.
+// Fills in tiles_each, tiles_extra, blocks and steps; count and world_size are set. A block runs
+// `waves` tiles at a time; no rank has more than blocks_max blocks.
 inline void PlanSteps(Codec codec, Algorithm algorithm, Dtype dtype, uint32_t waves,
                       uint32_t blocks_max, AllReduceArgs* args) {
   const uint64_t tiles = TileCount(args->count);
@@ -27,8 +27,8 @@ inline void PlanSteps(Codec codec, Algorithm algorithm, Dtype dtype, uint32_t wa
   } else if (codec == Codec::kNone) {
     turns = (args->count * DtypeBytes(dtype) + 2047) / 2048;
   }
-  args->blocks = static_cast<uint32_t>(std::clamp<uint64_t>((turns + waves - 1) / waves, 1,
-                                                            blocks_max));
+  args->blocks =
+      static_cast<uint32_t>(std::clamp<uint64_t>((turns + waves - 1) / waves, 1, blocks_max));
   const uint64_t per_step = uint64_t{args->blocks} * waves;
   args->steps = static_cast<uint32_t>((turns + per_step - 1) / per_step);
 }

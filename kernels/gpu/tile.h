@@ -110,12 +110,15 @@ struct TileFormat {
       coded.planes.low = LoadPart<kWidth0, kAligned>(plane0);
     }
     if constexpr (kWidth1 != 0) {
-      coded.planes.second =
-          LoadPart<kWidth1, kAligned>(tile + Plane1(groups) + octet * kWidth1);
+      coded.planes.second = LoadPart<kWidth1, kAligned>(tile + Plane1(groups) + octet * kWidth1);
     }
     coded.meta = LoadPart<Octets::kMetaBytes, kAligned>(tile + Meta(groups) +
                                                         octet / kGroupLanes * Octets::kMetaBytes);
     return coded;
+  }
+  template <Dtype kTo>
+  static QRD_DEVICE Octet<kTo> DecodeTo(const Coded& coded, uint32_t octet, uint32_t* non_finite) {
+    return RoundDecoded<kTo>(Decode(coded, octet), Octets::MayBeNan(coded.meta), non_finite);
   }
   static QRD_DEVICE Floats Decode(const Coded& coded, uint32_t octet) {
     return Octets::Decode(coded.planes, coded.meta, octet % kGroupLanes);
@@ -139,9 +142,20 @@ template <Dtype kDtype, bool kWhole>
 QRD_DEVICE void StoreTileOctet(void* tensor, TileSpan span, uint32_t octet,
                                const Octet<kDtype>& value) {
   if constexpr (kWhole) {
-    StoreOctet<kDtype>(tensor, span.first + octet * kOctet, value);
+    StoreOctetOfWave<kDtype>(tensor, span.first + octet * kOctet, value);
   } else {
     StoreOctetSlow<kDtype>(tensor, span.first + octet * kOctet, span.first + span.elements, value);
+  }
+}
+
+// Asks for the lines of a tile before a wait.
+template <Dtype kDtype>
+QRD_DEVICE void PrefetchTile(const void* tensor, TileSpan span) {
+  const auto* bytes =
+      static_cast<const uint8_t*>(tensor) + span.first * DtypeOnDevice<kDtype>::kBytes;
+  for (uint32_t at = LaneIndex() * 128; at < span.elements * DtypeOnDevice<kDtype>::kBytes;
+       at += kWaveLanes * 128) {
+    PrefetchLine(bytes + at);
   }
 }
 
@@ -155,8 +169,9 @@ struct Walk {
   }
 };
 
-// Encodes a tile of a tensor, of the dtype or (kFromFloats) of fp32 under the rules of the dtype, into
-// `scratch`. Returns its wire bytes. The caller passes a WaveBarrier() before other lanes read it.
+// Encodes a tile of a tensor, of the dtype or (kFromFloats) of fp32 under the rules of the dtype,
+// into `scratch`. Returns its wire bytes. The caller passes a WaveBarrier() before other lanes read
+// it.
 template <Codec kCodec, Dtype kDtype, bool kFromFloats, bool kWhole>
 QRD_DEVICE uint32_t EncodeTile(const void* tensor, TileSpan span, uint8_t* scratch) {
   using Format = TileFormat<kCodec, kDtype>;
@@ -188,8 +203,8 @@ QRD_DEVICE uint32_t EncodeTile(const void* tensor, TileSpan span, uint8_t* scrat
   return groups * Format::kGroupBytes;
 }
 
-// Copies a tile from scratch to the wire. kAligned: `wire` is aligned to 16 and may be written up to a
-// multiple of 16 bytes (an inbox slot, or a full tile).
+// Copies a tile from scratch to the wire. kAligned: `wire` is aligned to 16 and may be written up
+// to a multiple of 16 bytes (an inbox slot, or a full tile).
 template <bool kAligned>
 QRD_DEVICE void CopyTile(const uint8_t* scratch, uint32_t bytes, uint8_t* wire) {
   if constexpr (kAligned) {
@@ -197,6 +212,7 @@ QRD_DEVICE void CopyTile(const uint8_t* scratch, uint32_t bytes, uint8_t* wire) 
       Store16(wire + at, Load16(scratch + at));
     }
   } else {
+#pragma unroll 1
     for (uint32_t at = LaneIndex(); at < bytes; at += kWaveLanes) wire[at] = scratch[at];
   }
 }

@@ -20,9 +20,9 @@ absl::Status ValidateTensor(const char* name, uint32_t rank, const void* data,
         absl::StrCat(name, "[", rank, "] = null: want ", p.count, " elements"));
   }
   if (address % element_bytes != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        name, "[", rank, "] is misaligned: address % ", element_bytes, " = ",
-        address % element_bytes, ", want 0 for ", std::string(Name(p.dtype))));
+    return absl::InvalidArgumentError(absl::StrCat(name, "[", rank, "] is misaligned: address % ",
+                                                   element_bytes, " = ", address % element_bytes,
+                                                   ", want 0 for ", std::string(Name(p.dtype))));
   }
   return absl::OkStatus();
 }
@@ -70,8 +70,8 @@ absl::Status ValidateLaunch(const LaunchParams& p, uint32_t world_size) {
         absl::StrCat("op = ", static_cast<uint32_t>(p.op), ": the gpu backend has sum, avg"));
   }
   if (p.world_size != world_size) {
-    return absl::InvalidArgumentError(absl::StrCat("world_size = ", p.world_size, ": want ",
-                                                   world_size, ", the communicator's"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("world_size = ", p.world_size, ": want ", world_size, ", the communicator's"));
   }
   const uint64_t count_max =
       static_cast<uint64_t>(std::numeric_limits<int64_t>::max()) / DtypeBytes(p.dtype) / 2;
@@ -81,8 +81,8 @@ absl::Status ValidateLaunch(const LaunchParams& p, uint32_t world_size) {
   }
   if (p.count == 0) return absl::OkStatus();
   for (uint32_t r = 0; r < p.world_size; ++r) {
-    for (const absl::Status& status :
-         {ValidateTensor("inputs", r, p.inputs[r], p), ValidateTensor("outputs", r, p.outputs[r], p)}) {
+    for (const absl::Status& status : {ValidateTensor("inputs", r, p.inputs[r], p),
+                                       ValidateTensor("outputs", r, p.outputs[r], p)}) {
       if (!status.ok()) return status;
     }
   }

@@ -60,35 +60,82 @@ QRD_DEVICE void StoreOctet(void* base, uint64_t element, const Octet<kDtype>& oc
   }
 }
 
-// Element by element, aligned to the element, for the ends of tensors and odd addresses: what lies
-// at `end` or after it is +0 and is not touched.
+// The same by a whole wave whose lanes hold neighbouring octets: of fp32, pairs of lanes trade
+// halves, so that every store of the wave is one run of bytes. A wave function.
 template <Dtype kDtype>
+QRD_DEVICE void StoreOctetOfWave(void* base, uint64_t element, const Octet<kDtype>& octet) {
+  if constexpr (DtypeOnDevice<kDtype>::kIs16) {
+    StoreOctet<kDtype>(base, element, octet);
+  } else {
+    const bool is_odd = LaneIndex() % 2 != 0;
+    Vec16 even, odd;  // this lane's part of the two lanes' octets
+#pragma unroll
+    for (uint32_t j = 0; j < 4; ++j) {
+      const uint32_t received = LaneXor<1>(is_odd ? octet.w[j] : octet.w[4 + j]);
+      even.w[j] = is_odd ? received : octet.w[j];
+      odd.w[j] = is_odd ? octet.w[4 + j] : received;
+    }
+    auto* p = static_cast<uint8_t*>(base) + (element - (is_odd ? kOctet : 0)) * 4 + is_odd * 16;
+    StoreOnce16(p, even);
+    StoreOnce16(p + 32, odd);
+  }
+}
+
+// Element by element, for the ends of tensors and odd addresses: what lies at `end` or after it is
+// +0 and is not touched. kUnit: integers that `base` is aligned to, the element's or bytes.
+template <Dtype kDtype, typename kUnit>
+QRD_DEVICE uint32_t LoadElement(const void* base, uint64_t element) {
+  constexpr uint32_t kUnits = DtypeOnDevice<kDtype>::kBytes / sizeof(kUnit);
+  const auto* p = static_cast<const kUnit*>(base) + element * kUnits;
+  uint32_t bits = 0;
+#pragma unroll
+  for (uint32_t i = 0; i < kUnits; ++i) bits |= uint32_t{p[i]} << 8 * sizeof(kUnit) * i % 32;
+  return bits;
+}
+template <Dtype kDtype, typename kUnit>
+QRD_DEVICE void StoreElement(void* base, uint64_t element, uint32_t bits) {
+  constexpr uint32_t kUnits = DtypeOnDevice<kDtype>::kBytes / sizeof(kUnit);
+  auto* p = static_cast<kUnit*>(base) + element * kUnits;
+#pragma unroll
+  for (uint32_t i = 0; i < kUnits; ++i)
+    p[i] = static_cast<kUnit>(bits >> 8 * sizeof(kUnit) * i % 32);
+}
+template <Dtype kDtype>
+struct ElementBits {
+  using Type = uint16_t;
+};
+template <>
+struct ElementBits<Dtype::kFp32> {
+  using Type = uint32_t;
+};
+
+template <Dtype kDtype, typename kUnit = typename ElementBits<kDtype>::Type>
 QRD_DEVICE Octet<kDtype> LoadOctetSlow(const void* base, uint64_t element, uint64_t end) {
   Octet<kDtype> octet;
 #pragma unroll
   for (uint32_t j = 0; j < kOctet; ++j) {
+    const uint32_t bits = element + j < end ? LoadElement<kDtype, kUnit>(base, element + j) : 0;
     if constexpr (DtypeOnDevice<kDtype>::kIs16) {
-      const uint32_t bits =
-          element + j < end ? static_cast<const uint16_t*>(base)[element + j] : 0;
       octet.w[j / 2] = j % 2 == 0 ? bits : octet.w[j / 2] | bits << 16;
     } else {
-      octet.w[j] = element + j < end ? static_cast<const uint32_t*>(base)[element + j] : 0;
+      octet.w[j] = bits;
     }
   }
   return octet;
 }
-template <Dtype kDtype>
+template <Dtype kDtype, typename kUnit = typename ElementBits<kDtype>::Type>
 QRD_DEVICE void StoreOctetSlow(void* base, uint64_t element, uint64_t end,
                                const Octet<kDtype>& octet) {
 #pragma unroll
   for (uint32_t j = 0; j < kOctet; ++j) {
     if (element + j >= end) continue;
+    uint32_t bits;
     if constexpr (DtypeOnDevice<kDtype>::kIs16) {
-      static_cast<uint16_t*>(base)[element + j] =
-          static_cast<uint16_t>(octet.w[j / 2] >> 16 * (j % 2));
+      bits = octet.w[j / 2] >> 16 * (j % 2);
     } else {
-      static_cast<uint32_t*>(base)[element + j] = octet.w[j];
+      bits = octet.w[j];
     }
+    StoreElement<kDtype, kUnit>(base, element + j, bits);
   }
 }
 
@@ -129,23 +176,43 @@ QRD_DEVICE uint32_t CanonicalizeOctet(Octet<kDtype>& octet) {
   return non_finite;
 }
 
+// fp32 to the dtype: nearest even, overflow to Inf; a NaN stays a NaN of any payload.
+template <Dtype kDtype>
+QRD_DEVICE Octet<kDtype> RoundPlain(const Floats& y) {
+  Octet<kDtype> octet;
+#pragma unroll
+  for (uint32_t i = 0; i < DtypeOnDevice<kDtype>::kWords; ++i) {
+    if constexpr (kDtype == Dtype::kFp16) {
+      octet.w[i] = RoundPairFp16(y.v[2 * i], y.v[2 * i + 1]);
+    } else if constexpr (kDtype == Dtype::kBf16) {
+      octet.w[i] = RoundPairBf16(y.v[2 * i], y.v[2 * i + 1]);
+    } else {
+      octet.w[i] = Bits(y.v[i]);
+    }
+  }
+  return octet;
+}
+
+// R() of values that can only be NaN if `may_be_nan`. Adds those of them that are NaN or Inf in the
+// dtype to *non_finite.
+template <Dtype kDtype>
+QRD_DEVICE Octet<kDtype> RoundDecoded(const Floats& y, bool may_be_nan, uint32_t* non_finite) {
+  Octet<kDtype> octet = RoundPlain<kDtype>(y);
+  if (may_be_nan) *non_finite += CanonicalizeOctet<kDtype>(octet);
+  return octet;
+}
+
 // R(): nearest even, overflow to Inf, NaN canonical. Adds the elements that are NaN or Inf in the
 // dtype to *non_finite.
 template <Dtype kDtype>
 QRD_DEVICE Octet<kDtype> RoundOctet(const Floats& y, uint32_t* non_finite) {
   using D = DtypeOnDevice<kDtype>;
-  Octet<kDtype> octet;
+  Octet<kDtype> octet = RoundPlain<kDtype>(y);
   uint32_t top = 0;
 #pragma unroll
   for (uint32_t i = 0; i < D::kWords; ++i) {
-    if constexpr (D::kIs16) {
-      octet.w[i] = kDtype == Dtype::kFp16 ? RoundPairFp16(y.v[2 * i], y.v[2 * i + 1])
-                                          : RoundPairBf16(y.v[2 * i], y.v[2 * i + 1]);
-      top = MaxS16x2(top, octet.w[i] & 0x7FFF7FFFu);
-    } else {
-      octet.w[i] = Bits(y.v[i]);
-      top = MaxU32(top, octet.w[i] & kMagnitudeMask);
-    }
+    top = D::kIs16 ? MaxS16x2(top, octet.w[i] & 0x7FFF7FFFu)
+                   : MaxU32(top, octet.w[i] & kMagnitudeMask);
   }
   const bool rare = D::kIs16 ? MaxU32(top & 0xFFFF, top >> 16) >= D::kInf16 : top >= 0x7F800000;
   if (rare) *non_finite += CanonicalizeOctet<kDtype>(octet);

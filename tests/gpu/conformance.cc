@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Conformance of the GPU kernels on the device of this machine:
 //   gpu_conformance GOLDEN_FOLDER [quick]
-// Prints every failed check, last "N passed, N failed". `quick`: small counts, for compute-sanitizer.
-// Exit status: 0 all passed, 1 a check failed, 2 bad arguments, 77 no GPU.
+// Prints every failed check, last "N passed, N failed". `quick`: small counts, for
+// compute-sanitizer. Exit status: 0 all passed, 1 a check failed, 2 bad arguments, 77 no GPU.
 #include "conformance.h"
 
 #include <atomic>

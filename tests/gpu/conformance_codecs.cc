@@ -48,12 +48,12 @@ void CheckOnDevice(const CodecCase& c, const void* x, const Bytes& wire, const B
   report->Check(encoded.Download() == wire, "wire of " + what);
   report->Check(encoded.GuardsAreIntact(), "bytes around the wire of " + what);
   encoded.Upload(wire.data());
-  report->Check(gpu::LaunchDecode(c.codec, c.dtype, true, encoded.data(), c.count, decoded.data(),
-                                  nullptr),
-                what);
-  report->Check(gpu::LaunchDecode(c.codec, c.dtype, false, encoded.data(), c.count, rounded.data(),
-                                  nullptr),
-                what);
+  report->Check(
+      gpu::LaunchDecode(c.codec, c.dtype, true, encoded.data(), c.count, decoded.data(), nullptr),
+      what);
+  report->Check(
+      gpu::LaunchDecode(c.codec, c.dtype, false, encoded.data(), c.count, rounded.data(), nullptr),
+      what);
   QRD_MUST(hipDeviceSynchronize());
   report->Check(decoded.Download() == values, "values of " + what);
   Bytes want_rounded(c.count * DtypeBytes(c.dtype));
@@ -104,7 +104,10 @@ void CheckCodecs(Report* report) {
       for (const bool from_fp32 : {false, true}) {
         for (const Data data : {Data::kOrdinary, Data::kAdversarial, Data::kBits}) {
           for (const auto& [count, offset] : {std::pair<uint64_t, uint64_t>{300'000, 0},
-                                              {2048, 0}, {1, 0}, {31, 1}, {10'007, 3}}) {
+                                              {2048, 0},
+                                              {1, 0},
+                                              {31, 1},
+                                              {10'007, 3}}) {
             work.push_back([=] {
               const Bytes x = MakeTensor(from_fp32 ? Dtype::kFp32 : dtype, count, data,
                                          static_cast<uint32_t>(count * 7 + offset));
@@ -115,7 +118,8 @@ void CheckCodecs(Report* report) {
         }
         if (from_fp32 || dtype == Dtype::kFp32) continue;
         work.push_back([=] {
-          CheckAgainstReference({codec, dtype, false, 65536, 0}, AllPatterns(), "all patterns", report);
+          CheckAgainstReference({codec, dtype, false, 65536, 0}, AllPatterns(), "all patterns",
+                                report);
         });
       }
     }
@@ -137,9 +141,9 @@ void CheckAnyWire(Report* report) {
         const std::lock_guard<std::mutex> lock(DeviceMutex());
         const DeviceBuffer encoded(wire.size()), decoded(kCount * 4);
         encoded.Upload(wire.data());
-        report->Check(gpu::LaunchDecode(codec, dtype, true, encoded.data(), kCount, decoded.data(),
-                                        nullptr),
-                      "decode");
+        report->Check(
+            gpu::LaunchDecode(codec, dtype, true, encoded.data(), kCount, decoded.data(), nullptr),
+            "decode");
         QRD_MUST(hipDeviceSynchronize());
         report->Check(decoded.Download() == want, "any wire bytes of " + std::string(Name(codec)) +
                                                       " " + std::string(Name(dtype)));
@@ -151,7 +155,8 @@ void CheckAnyWire(Report* report) {
 
 void CheckGoldenCodecs(const std::string& folder, Report* report) {
   const Bytes inputs = ReadWhole(folder + "/inputs.bin"), wire = ReadWhole(folder + "/wire.bin"),
-              decoded = ReadWhole(folder + "/decoded.bin"), text = ReadWhole(folder + "/index.json");
+              decoded = ReadWhole(folder + "/decoded.bin"),
+              text = ReadWhole(folder + "/index.json");
   const auto index = nlohmann::json::parse(reinterpret_cast<const char*>(text.data()),
                                            reinterpret_cast<const char*>(text.data()) + text.size(),
                                            nullptr, false);
@@ -170,8 +175,8 @@ void CheckGoldenCodecs(const std::string& folder, Report* report) {
     };
     const bool from_fp32 = source != dtype;
     CheckOnDevice({codec, dtype, from_fp32, count, 0}, inputs.data() + at("input"),
-                  slice(wire, at("wire"), at("wire_size")), slice(decoded, at("decoded"), count * 4),
-                  "golden " + record.dump(), report);
+                  slice(wire, at("wire"), at("wire_size")),
+                  slice(decoded, at("decoded"), count * 4), "golden " + record.dump(), report);
     ++records;
   }
   report->Check(records > 100, "golden codec records: " + std::to_string(records));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The collectives in time: call after call, in graphs, with ranks late, missing or on other streams and
-// devices.
+// The collectives in time: call after call, in graphs, with ranks late, missing or on other streams
+// and devices.
 #include <chrono>
 #include <random>
 #include <string>
@@ -105,8 +105,7 @@ void CheckMissingRank(Report* report) {
   for (const Algorithm algorithm : {Algorithm::kOneShot, Algorithm::kTwoShot}) {
     for (const Codec codec : {Codec::kInt6, Codec::kNone}) {
       const auto communicator = MakeCommunicator(3, report, 50'000'000);
-      const Prepared p(
-          ReduceCase{codec, algorithm, Dtype::kBf16, ReduceOp::kSum, 3, 5'000'000});
+      const Prepared p(ReduceCase{codec, algorithm, Dtype::kBf16, ReduceOp::kSum, 3, 5'000'000});
       const Stream stream;
       const hipStream_t streams[] = {stream.get()};
       const double start = Seconds();
@@ -130,7 +129,8 @@ void CheckMissingRank(Report* report) {
 
 void CheckAbort(Report* report) {
   const auto communicator = MakeCommunicator(2, report, 60'000'000'000);
-  const Prepared p(ReduceCase{Codec::kInt4, Algorithm::kTwoShot, Dtype::kFp16, ReduceOp::kSum, 2, 100'000});
+  const Prepared p(
+      ReduceCase{Codec::kInt4, Algorithm::kTwoShot, Dtype::kFp16, ReduceOp::kSum, 2, 100'000});
   const Stream stream;
   const hipStream_t streams[] = {stream.get()};
   const double start = Seconds();
@@ -143,7 +143,8 @@ void CheckAbort(Report* report) {
   report->Check(communicator->Health().code() == absl::StatusCode::kAborted, "aborted");
 }
 
-// As on several devices: each rank on its own stream, in one order, with delays between them (F16, F17).
+// As on several devices: each rank on its own stream, in one order, with delays between them (F16,
+// F17).
 void CheckSeparateLaunches(Report* report) {
   for (const uint32_t world_size : {2u, 4u}) {
     const auto communicator = MakeCommunicator(world_size, report);
@@ -151,10 +152,9 @@ void CheckSeparateLaunches(Report* report) {
     uint32_t seed = 300;
     for (const Codec codec : {Codec::kInt4, Codec::kNone, Codec::kLp2}) {
       for (const Algorithm algorithm : {Algorithm::kOneShot, Algorithm::kTwoShot}) {
-        prepared.push_back(std::make_unique<Prepared>(
-            ReduceCase{codec, algorithm, Dtype::kBf16, ReduceOp::kSum, world_size,
-                       codec == Codec::kNone ? 3'000'001u : 200'000u, false, 0, Data::kOrdinary,
-                       ++seed}));
+        prepared.push_back(std::make_unique<Prepared>(ReduceCase{
+            codec, algorithm, Dtype::kBf16, ReduceOp::kSum, world_size,
+            codec == Codec::kNone ? 3'000'001u : 200'000u, false, 0, Data::kOrdinary, ++seed}));
       }
     }
     std::vector<std::unique_ptr<Stream>> of_rank;
@@ -182,8 +182,10 @@ void CheckSeparateLaunches(Report* report) {
 
 void CheckTwoCommunicators(Report* report) {
   const auto first = MakeCommunicator(2, report), second = MakeCommunicator(4, report);
-  const Prepared a(ReduceCase{Codec::kInt8, Algorithm::kTwoShot, Dtype::kFp16, ReduceOp::kSum, 2, 3'000'000});
-  const Prepared b(ReduceCase{Codec::kFp8, Algorithm::kTwoShot, Dtype::kBf16, ReduceOp::kAvg, 4, 3'000'000});
+  const Prepared a(
+      ReduceCase{Codec::kInt8, Algorithm::kTwoShot, Dtype::kFp16, ReduceOp::kSum, 2, 3'000'000});
+  const Prepared b(
+      ReduceCase{Codec::kFp8, Algorithm::kTwoShot, Dtype::kBf16, ReduceOp::kAvg, 4, 3'000'000});
   const Stream stream_a, stream_b;
   const hipStream_t streams_a[] = {stream_a.get()}, streams_b[] = {stream_b.get()};
   for (int call = 0; call < 200; ++call) {

@@ -75,8 +75,9 @@ void CheckEveryInstance(Report* report) {
         cases.push_back({instance.codec, instance.algorithm, instance.dtype,
                          seed % 3 == 0 ? ReduceOp::kAvg : ReduceOp::kSum, world_size, count,
                          seed % 2 == 0, seed % 5 == 0 ? 1u : 0u,
-                         seed % 4 == 0 ? Data::kAdversarial : seed % 7 == 0 ? Data::kBits
-                                                                            : Data::kOrdinary,
+                         seed % 4 == 0   ? Data::kAdversarial
+                         : seed % 7 == 0 ? Data::kBits
+                                         : Data::kOrdinary,
                          seed});
       }
     }

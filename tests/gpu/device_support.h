@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// For the programs that run on a GPU: buffers, streams, graphs, and checks that are counted. Plain C++:
-// the programs need the built tree and the golden files, no test framework.
+// For the programs that run on a GPU: buffers, streams, graphs, and checks that are counted. Plain
+// C++: the programs need the built tree and the golden files, no test framework.
 //
 // Thread safety: Report from any thread; everything else by one thread.
 // Ownership: RAII classes own their device objects.

@@ -30,7 +30,8 @@ struct Emulated {
     RunEmulated(kEmulatedCodecBlocks, kBlockThreads, [&] { E::template Decode<kTo>(args); });
   }
   static constexpr EmulatedKernels kKernels = {
-      OneShot,        TwoShot, Encode<false>, Encode<kDtype != Dtype::kFp32 || kCodec == Codec::kNone>,
+      OneShot,        TwoShot,
+      Encode<false>,  Encode<kDtype != Dtype::kFp32 || kCodec == Codec::kNone>,
       Decode<kDtype>, Decode<Dtype::kFp32>};
 };
 
@@ -40,10 +41,10 @@ const EmulatedKernels& EmulatedOf(Dtype dtype);
 }  // namespace qrd::gpu
 
 // NOLINTNEXTLINE(cppcoreguidelines-macro-usage)
-#define QRD_EMULATED_INSTANCE(codec)                                                       \
-  template <>                                                                              \
-  const EmulatedKernels& EmulatedOf<Codec::codec>(Dtype dtype) {                           \
-    if (dtype == Dtype::kFp16) return Emulated<Codec::codec, Dtype::kFp16>::kKernels;      \
-    if (dtype == Dtype::kBf16) return Emulated<Codec::codec, Dtype::kBf16>::kKernels;      \
-    return Emulated<Codec::codec, Dtype::kFp32>::kKernels;                                 \
+#define QRD_EMULATED_INSTANCE(codec)                                                  \
+  template <>                                                                         \
+  const EmulatedKernels& EmulatedOf<Codec::codec>(Dtype dtype) {                      \
+    if (dtype == Dtype::kFp16) return Emulated<Codec::codec, Dtype::kFp16>::kKernels; \
+    if (dtype == Dtype::kBf16) return Emulated<Codec::codec, Dtype::kBf16>::kKernels; \
+    return Emulated<Codec::codec, Dtype::kFp32>::kKernels;                            \
   }

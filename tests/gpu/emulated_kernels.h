@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The emulated kernels of each codec and dtype, as plain functions. Compiled once a codec, so that the
-// compiler does not take long.
+// The emulated kernels of each codec and dtype, as plain functions. Compiled once a codec, so that
+// the compiler does not take long.
 #pragma once
 
 #include "kernels/gpu/kernel_args.h"

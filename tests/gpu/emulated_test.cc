@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The GPU kernels' codecs and collectives, run lane by lane on the CPU (kernels/gpu/device_emulated.h):
-// the same bytes as the scalar reference, without a GPU.
+// The GPU kernels' codecs and collectives, run lane by lane on the CPU
+// (kernels/gpu/device_emulated.h): the same bytes as the scalar reference, without a GPU.
 #include <cstring>
 #include <memory>
 #include <span>
@@ -66,8 +66,8 @@ TEST(EmulatedCodecTest, HardTensorsGiveTheReferencesBytes) {
           const auto seed = static_cast<uint32_t>(count);
           CheckCodec(codec, dtype, dtype, MakeTensor(dtype, count, data, seed).data(), count);
           if (dtype == Dtype::kFp32) continue;
-          CheckCodec(codec, dtype, Dtype::kFp32,
-                     MakeTensor(Dtype::kFp32, count, data, seed).data(), count);
+          CheckCodec(codec, dtype, Dtype::kFp32, MakeTensor(Dtype::kFp32, count, data, seed).data(),
+                     count);
         }
       }
     }
@@ -78,7 +78,8 @@ TEST(EmulatedCodecTest, AnyWireBytesDecodeAsInTheReference) {
   for (const Codec codec : kAllCodecs) {
     for (const Dtype dtype : kDtypes) {
       constexpr uint64_t kCount = 2048 + 100;
-      Bytes wire = MakeTensor(Dtype::kFp32, EncodedBytes(codec, dtype, kCount) / 4 + 1, Data::kBits, 9);
+      Bytes wire =
+          MakeTensor(Dtype::kFp32, EncodedBytes(codec, dtype, kCount) / 4 + 1, Data::kBits, 9);
       std::vector<float> want(kCount), values(kCount);
       ReferenceDecode(codec, dtype, wire.data(), kCount, want.data());
       gpu::EmulatedKernelsOf(codec, dtype).decode_fp32(Args(values.data(), wire.data(), kCount));
@@ -102,8 +103,8 @@ TEST(EmulatedCodecTest, GoldenFilesAreMatchedByteForByte) {
     const Bytes want = testing::Slice(golden.wire, record.at("wire"), record.at("wire_size"));
     Bytes wire(want.size());
     const gpu::EmulatedKernels& kernels = gpu::EmulatedKernelsOf(codec, dtype);
-    (source == dtype ? kernels.encode : kernels.encode_fp32)(
-        Args(input.data(), wire.data(), count));
+    (source == dtype ? kernels.encode
+                     : kernels.encode_fp32)(Args(input.data(), wire.data(), count));
     EXPECT_TRUE(wire == want) << GoldenFolder::Describe(record);
     ++checked;
   }
@@ -121,8 +122,8 @@ class EmulatedCommunicator {
       : world_size_(world_size), blocks_(blocks), status_(world_size) {
     for (uint32_t r = 0; r < world_size; ++r) {
       controls_.push_back(std::make_unique<gpu::Control>());
-      inboxes_.emplace_back(
-          gpu::InboxBytes(blocks, world_size, gpu::kBlockThreads / 32) / sizeof(Line));
+      inboxes_.emplace_back(gpu::InboxBytes(blocks, world_size, gpu::kBlockThreads / 32) /
+                            sizeof(Line));
     }
   }
 
@@ -264,7 +265,8 @@ TEST(EmulatedCommunicatorTest, AMissingRankEndsTheWaitAndIsNamed) {
       Bytes output(tensor.size());
       const void* inputs[] = {tensor.data(), tensor.data(), tensor.data()};
       void* outputs[] = {output.data(), output.data(), output.data()};
-      communicator.Run(codec, algorithm, Dtype::kFp16, ReduceOp::kSum, 4096, inputs, outputs, {0, 2});
+      communicator.Run(codec, algorithm, Dtype::kFp16, ReduceOp::kSum, 4096, inputs, outputs,
+                       {0, 2});
       EXPECT_EQ(communicator.aborted(), 1u);
       EXPECT_EQ(communicator.status(0).timed_out + communicator.status(2).timed_out, 1u)
           << "the first to give up stops the other";

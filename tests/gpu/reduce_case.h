@@ -63,7 +63,8 @@ struct ReduceData {
 // Device side. `device_of_rank` may be empty: all on the current device.
 class ReduceBuffers {
  public:
-  explicit ReduceBuffers(const ReduceCase& c, const std::vector<int>& device_of_rank = {}) : case_(c) {
+  explicit ReduceBuffers(const ReduceCase& c, const std::vector<int>& device_of_rank = {})
+      : case_(c) {
     for (uint32_t r = 0; r < c.world_size; ++r) {
       if (!device_of_rank.empty()) QRD_MUST(hipSetDevice(device_of_rank[r]));
       const uint64_t offset = c.offset * DtypeBytes(c.dtype);
