@@ -236,7 +236,13 @@ shm::Descriptor RawClient::AllReduce(const RawArena& arena, uint64_t input_offse
 
 uint32_t RawClient::Post(const shm::Descriptor& d) {
   const uint32_t slot = next_slot_++ % slot_count();
-  std::memcpy(static_cast<void*>(descriptor(slot)), &d, sizeof(d));
+  // Word by word and atomically: some tests write the same bytes from another thread.
+  uint64_t words[sizeof(d) / sizeof(uint64_t)];
+  std::memcpy(words, &d, sizeof(d));
+  auto* target = reinterpret_cast<uint64_t*>(descriptor(slot));
+  for (size_t i = 0; i < std::size(words); ++i) {
+    std::atomic_ref<uint64_t>(target[i]).store(words[i], std::memory_order_relaxed);
+  }
   completion(slot)->state.store(static_cast<uint32_t>(shm::CompletionState::kIdle));
   PublishSlot(slot);
   return slot;
