@@ -11,11 +11,11 @@
 #include "kernels/backend.h"
 #include "kernels/codec_kernels.h"
 #include "kernels/float_environment.h"
+#include "kernels/simd_targets.h"
 #include "kernels/types.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/all_reduce.cc"  // NOLINT: this file, once per instruction set
-#include "kernels/simd_targets.h"
 #include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where tensors live and collectives run. Nothing above this header includes a GPU header; the daemon
-// sees backends only through it. tests/kernels/conformance_test.cc runs over every backend and every
-// line of instances.def.
+// Where tensors live and collectives run. Nothing above this header includes a GPU header; the
+// daemon sees backends only through it. tests/kernels/conformance_test.cc runs over every backend
+// and every line of instances.def.
 //
 // A backend works in one of two styles:
 //   divisible  (host) Run() executes a range of tiles on the calling thread; the engine cuts an
 //              operation into ranges, so that groups share the machine fairly;
-//   enqueued   (gpu)  Run() puts the whole operation on the device and returns; Poll() tells the end.
+//   enqueued   (gpu)  Run() puts the whole operation on the device and returns; Poll() tells the
+//   end.
 //
 // Thread safety: all functions may be called from any thread. Run() on disjoint tile ranges of one
 // operation may run at the same time.
@@ -69,12 +70,13 @@ class Backend {
  public:
   virtual ~Backend() = default;
 
-  virtual std::string_view name() const = 0;    // "host", "gpu"
-  virtual std::string target() const = 0;       // "AVX3_SPR", "gfx942"
+  virtual std::string_view name() const = 0;  // "host", "gpu"
+  virtual std::string target() const = 0;     // "AVX3_SPR", "gfx942"
   virtual std::vector<DeviceInfo> devices() const = 0;
   virtual std::span<const KernelInstance> instances() const = 0;
 
-  // OK, or UNIMPLEMENTED / INVALID_ARGUMENT naming field, value and bound. Never substitutes a codec.
+  // OK, or UNIMPLEMENTED / INVALID_ARGUMENT naming field, value and bound. Never substitutes a
+  // codec.
   virtual absl::Status Validate(const LaunchParams& params) const = 0;
 
   // What AUTO means here. The host has no wire: codec none.
@@ -85,9 +87,9 @@ class Backend {
   // Zeroed, page-aligned, physically reserved memory. RESOURCE_EXHAUSTED if there is none.
   virtual absl::StatusOr<std::unique_ptr<Arena>> AllocateArena(uint64_t bytes) = 0;
 
-  // Runs tiles [range.first, range.last) of a validated operation: reads the inputs of all ranks there
-  // and writes the outputs of all ranks there. Returns how many elements of the result (one rank's) are
-  // NaN or Inf. Blocking; bounded by the range.
+  // Runs tiles [range.first, range.last) of a validated operation: reads the inputs of all ranks
+  // there and writes the outputs of all ranks there. Returns how many elements of the result (one
+  // rank's) are NaN or Inf. Blocking; bounded by the range.
   virtual uint64_t Run(const LaunchParams& params, TileRange range) = 0;
 };
 

@@ -31,8 +31,8 @@ enum class Codec : uint8_t {
 };
 inline constexpr int kCodecCount = 11;
 inline constexpr std::array<Codec, kCodecCount> kAllCodecs = {
-    Codec::kNone, Codec::kFp8,  Codec::kInt8, Codec::kInt6, Codec::kInt4, Codec::kFp4,
-    Codec::kInt3, Codec::kLp4,  Codec::kLp3,  Codec::kLp3c, Codec::kLp2};
+    Codec::kNone, Codec::kFp8, Codec::kInt8, Codec::kInt6, Codec::kInt4, Codec::kFp4,
+    Codec::kInt3, Codec::kLp4, Codec::kLp3,  Codec::kLp3c, Codec::kLp2};
 
 enum class Algorithm : uint8_t { kOneShot = 1, kTwoShot = 2 };
 
@@ -59,17 +59,26 @@ struct CodecShape {
 };
 constexpr CodecShape ShapeOf(Codec codec, Dtype dtype) {
   switch (codec) {
-    case Codec::kNone: return {1, static_cast<uint32_t>(DtypeBytes(dtype))};
+    case Codec::kNone:
+      return {1, static_cast<uint32_t>(DtypeBytes(dtype))};
     case Codec::kFp8:
-    case Codec::kInt8: return {32, 34};
-    case Codec::kInt6: return {32, 26};
+    case Codec::kInt8:
+      return {32, 34};
+    case Codec::kInt6:
+      return {32, 26};
     case Codec::kInt4:
-    case Codec::kFp4: return {32, 18};
-    case Codec::kInt3: return {32, 14};
-    case Codec::kLp4: return {64, 36};
-    case Codec::kLp3: return {64, 28};
-    case Codec::kLp3c: return {128, 52};
-    case Codec::kLp2: return {64, 20};
+    case Codec::kFp4:
+      return {32, 18};
+    case Codec::kInt3:
+      return {32, 14};
+    case Codec::kLp4:
+      return {64, 36};
+    case Codec::kLp3:
+      return {64, 28};
+    case Codec::kLp3c:
+      return {128, 52};
+    case Codec::kLp2:
+      return {64, 20};
   }
   return {1, 0};
 }
@@ -79,7 +88,8 @@ constexpr uint64_t EncodedBytes(Codec codec, Dtype dtype, uint64_t count) {
   const CodecShape s = ShapeOf(codec, dtype);
   const uint64_t tail = count % kTileElements;
   return (count / kTileElements * (kTileElements / s.group_elements) +
-          (tail + s.group_elements - 1) / s.group_elements) * s.group_bytes;
+          (tail + s.group_elements - 1) / s.group_elements) *
+         s.group_bytes;
 }
 
 constexpr uint64_t TileCount(uint64_t count) {
@@ -97,8 +107,9 @@ constexpr TileRange OwnedTiles(uint64_t count, uint32_t world_size, uint32_t ran
   return {first, first + q + (rank < m ? 1 : 0)};
 }
 
-// Bytes that rank `rank` sends over links: two_shot sends every other owner its encoded part and the
-// own encoded segment to every other rank; one_shot sends the whole encoded tensor to every other rank.
+// Bytes that rank `rank` sends over links: two_shot sends every other owner its encoded part and
+// the own encoded segment to every other rank; one_shot sends the whole encoded tensor to every
+// other rank.
 uint64_t WireBytesSent(Codec codec, Algorithm algorithm, Dtype dtype, uint32_t world_size,
                        uint32_t rank, uint64_t count);
 

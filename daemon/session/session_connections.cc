@@ -104,8 +104,9 @@ void SessionServer::LeaveSession(Connection* connection, shm::Status status,
   sessions_.erase(connection->session_id);
   session_count_.store(sessions_.size(), std::memory_order_relaxed);
   connection->session_id = 0;
-  // The engine's share of a joined session's arenas lives until its last posts are answered: cleared
-  // here, they would fail as MISMATCH (no such arena) on the other ranks instead of PEER_LOST.
+  // The engine's share of a joined session's arenas lives until its last posts are answered:
+  // cleared here, they would fail as MISMATCH (no such arena) on the other ranks instead of
+  // PEER_LOST.
   if (connection->arenas && !joined) connection->arenas->Clear();
   connection->arenas.reset();
   connection->channel.reset();

@@ -3,18 +3,18 @@
  * qrd client library: collective operations of one process through the node's qrd daemon.
  *
  * Conventions
- *   1. Every function that can fail returns a qrd_status; QRD_OK is 0. qrd_last_error() gives the text
- *      of the calling thread's last failure: it names the argument, its value and the bound.
+ *   1. Every function that can fail returns a qrd_status; QRD_OK is 0. qrd_last_error() gives the
+ * text of the calling thread's last failure: it names the argument, its value and the bound.
  *   2. Output arguments are written only on success, unless a function says otherwise.
- *   3. A qrd_comm belongs to the process that made it (not to a child after fork). All functions on one
- *      qrd_comm may be called from any thread at the same time, except qrd_comm_finalize, which must be
- *      the last. Operations are matched between ranks in the order in which a rank posts them: threads
- *      that post to one communicator must agree on an order among themselves.
+ *   3. A qrd_comm belongs to the process that made it (not to a child after fork). All functions on
+ * one qrd_comm may be called from any thread at the same time, except qrd_comm_finalize, which must
+ * be the last. Operations are matched between ranks in the order in which a rank posts them:
+ * threads that post to one communicator must agree on an order among themselves.
  *   4. No function waits without a bound. Waiting functions take a timeout.
- *   5. Buffers stay the caller's. From qrd_all_reduce until its qrd_wait (or qrd_test) reports the end,
- *      the input must not be changed and the output must not be read or written.
- *   6. The library starts no threads, installs no signal handlers, writes to no descriptor but its own
- *      and prints nothing.
+ *   5. Buffers stay the caller's. From qrd_all_reduce until its qrd_wait (or qrd_test) reports the
+ * end, the input must not be changed and the output must not be read or written.
+ *   6. The library starts no threads, installs no signal handlers, writes to no descriptor but its
+ * own and prints nothing.
  *   7. Structs begin with struct_bytes = sizeof(the struct); use the *_INIT macros. Fields are only
  *      ever added at the end.
  *
@@ -42,7 +42,8 @@ extern "C" {
 
 #define QRD_WORLD_SIZE_MAX 16
 
-/* Enums are ints, for C++ too: a caller of another version may pass or get a number not named here. */
+/* Enums are ints, for C++ too: a caller of another version may pass or get a number not named here.
+ */
 #ifdef __cplusplus
 #define QRD_INT_ENUM : int
 #else
@@ -103,15 +104,16 @@ typedef struct qrd_comm_config {
   uint32_t rank;
   /* 1 to QRD_WORLD_SIZE_MAX; the communicator's. */
   uint32_t world_size;
-  /* Runtime directory of the daemon. NULL: $QRD_RUNTIME_DIRECTORY, else /run/qrd if it has an attach
-   * socket, else $XDG_RUNTIME_DIR/qrd. */
+  /* Runtime directory of the daemon. NULL: $QRD_RUNTIME_DIRECTORY, else /run/qrd if it has an
+   * attach socket, else $XDG_RUNTIME_DIR/qrd. */
   const char* runtime_directory;
   /* How long to wait for the daemon and for the other ranks. 0: the daemon's default (30 s). */
   uint32_t timeout_ms;
   /* Non-zero (the default): create the communicator if there is none. */
   int create_if_absent;
 } qrd_comm_config;
-#define QRD_COMM_CONFIG_INIT {sizeof(qrd_comm_config), NULL, NULL, 0, 0, NULL, 0, 1}
+#define QRD_COMM_CONFIG_INIT \
+  { sizeof(qrd_comm_config), NULL, NULL, 0, 0, NULL, 0, 1 }
 
 /* What happened to one operation. Times are CLOCK_MONOTONIC nanoseconds of the node. */
 typedef struct qrd_op_stats {
@@ -123,32 +125,36 @@ typedef struct qrd_op_stats {
   uint64_t payload_bytes; /* count * element size */
   uint64_t wire_bytes;    /* what one rank sends under the plan (on the host: would send) */
   uint64_t policy_generation;
-  uint64_t first_post_ns; /* the daemon saw the first rank's post */
-  uint64_t ready_ns;      /* all ranks had posted */
-  uint64_t start_ns;      /* a worker began */
-  uint64_t end_ns;        /* the result was written */
+  uint64_t first_post_ns;   /* the daemon saw the first rank's post */
+  uint64_t ready_ns;        /* all ranks had posted */
+  uint64_t start_ns;        /* a worker began */
+  uint64_t end_ns;          /* the result was written */
   uint64_t nonfinite_count; /* NaN or Inf elements in the result */
-  uint32_t rank_mask;     /* ranks to blame for a failure, bit r = rank r */
-  int staged;             /* non-zero if a buffer was copied because it is not from qrd_mem_alloc */
+  uint32_t rank_mask;       /* ranks to blame for a failure, bit r = rank r */
+  int staged; /* non-zero if a buffer was copied because it is not from qrd_mem_alloc */
 } qrd_op_stats;
-#define QRD_OP_STATS_INIT {sizeof(qrd_op_stats), QRD_OK, QRD_CODEC_NONE, QRD_TWO_SHOT, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define QRD_OP_STATS_INIT \
+  { sizeof(qrd_op_stats), QRD_OK, QRD_CODEC_NONE, QRD_TWO_SHOT, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* "0.1.0" */
 QRD_API const char* qrd_version(void);
 /* "MISMATCH" and so on; "UNKNOWN" for other numbers. Static storage. */
 QRD_API const char* qrd_status_string(qrd_status status);
-/* Text of this thread's last failure, "" if there was none. Valid until the thread's next qrd call. */
+/* Text of this thread's last failure, "" if there was none. Valid until the thread's next qrd call.
+ */
 QRD_API const char* qrd_last_error(void);
 
-/* Attaches and waits until every rank of the group has done so, at most timeout_ms (and a second for
- * the daemon's answer). QRD_TIMEOUT names the missing ranks; QRD_UNAVAILABLE: no daemon listens at the
- * socket (returned at once). After QRD_DAEMON_LOST: finalize, then the same call attaches again. */
+/* Attaches and waits until every rank of the group has done so, at most timeout_ms (and a second
+ * for the daemon's answer). QRD_TIMEOUT names the missing ranks; QRD_UNAVAILABLE: no daemon listens
+ * at the socket (returned at once). After QRD_DAEMON_LOST: finalize, then the same call attaches
+ * again. */
 QRD_API qrd_status qrd_comm_init(const qrd_comm_config* config, qrd_comm_t* comm);
-/* Ends the session and frees everything of it, qrd_mem_alloc memory too. Operations in flight are given
- * up (the other ranks get QRD_PEER_LOST), so wait for them first. NULL is allowed. */
+/* Ends the session and frees everything of it, qrd_mem_alloc memory too. Operations in flight are
+ * given up (the other ranks get QRD_PEER_LOST), so wait for them first. NULL is allowed. */
 QRD_API qrd_status qrd_comm_finalize(qrd_comm_t comm);
-/* Fails every pending and later operation of the whole group with QRD_ABORTED and `reason` (may be NULL,
- * at most 128 bytes). The qrd_comm must still be finalized. May be called while another thread waits. */
+/* Fails every pending and later operation of the whole group with QRD_ABORTED and `reason` (may be
+ * NULL, at most 128 bytes). The qrd_comm must still be finalized. May be called while another
+ * thread waits. */
 QRD_API qrd_status qrd_comm_abort(qrd_comm_t comm, const char* reason);
 QRD_API qrd_status qrd_comm_rank(qrd_comm_t comm, uint32_t* rank, uint32_t* world_size);
 
@@ -158,24 +164,24 @@ QRD_API qrd_status qrd_comm_rank(qrd_comm_t comm, uint32_t* rank, uint32_t* worl
 QRD_API qrd_status qrd_mem_alloc(qrd_comm_t comm, size_t bytes, void** ptr);
 /* QRD_FAILED_PRECONDITION while an operation uses the memory. Works after the daemon died, too. */
 QRD_API qrd_status qrd_mem_free(qrd_comm_t comm, void* ptr);
-/* Prepares any other memory of the caller for use: reserves its staging copy now, so that operations on
- * [ptr, ptr + bytes) allocate nothing. They still copy. Ranges may not overlap. */
+/* Prepares any other memory of the caller for use: reserves its staging copy now, so that
+ * operations on [ptr, ptr + bytes) allocate nothing. They still copy. Ranges may not overlap. */
 QRD_API qrd_status qrd_mem_register(qrd_comm_t comm, void* ptr, size_t bytes);
 QRD_API qrd_status qrd_mem_deregister(qrd_comm_t comm, void* ptr);
 
 /* Posts output = sum (or average) of all ranks' inputs, count elements each, and returns at once.
- * input == output is allowed, any other overlap is QRD_INVALID_ARGUMENT. Pointers are aligned to the
- * element; count may be 0 (pointers may be NULL then). A buffer lies in one block of qrd_mem_alloc
- * memory or in none. Buffers outside qrd_mem_alloc memory are copied (see qrd_op_stats.staged).
- * QRD_RESOURCE_EXHAUSTED: too many operations in flight; nothing was posted: wait for one, try again.
- * Every posted operation must be waited for (or tested until done). */
+ * input == output is allowed, any other overlap is QRD_INVALID_ARGUMENT. Pointers are aligned to
+ * the element; count may be 0 (pointers may be NULL then). A buffer lies in one block of
+ * qrd_mem_alloc memory or in none. Buffers outside qrd_mem_alloc memory are copied (see
+ * qrd_op_stats.staged). QRD_RESOURCE_EXHAUSTED: too many operations in flight; nothing was posted:
+ * wait for one, try again. Every posted operation must be waited for (or tested until done). */
 QRD_API qrd_status qrd_all_reduce(qrd_comm_t comm, const void* input, void* output, size_t count,
                                   qrd_dtype dtype, qrd_reduce_op op, qrd_operation* operation);
-/* Waits for the end and releases the operation; its result is the return value. timeout_ms 0: until the
- * daemon reports (it has a deadline for every operation and its death is noticed). QRD_IN_PROGRESS after
- * timeout_ms: not released, wait again. QRD_NOT_FOUND: no such operation, or released before (also by
- * another thread that waited for it at the same time).
- * stats may be NULL; it is written whenever the operation ended, successfully or not. */
+/* Waits for the end and releases the operation; its result is the return value. timeout_ms 0: until
+ * the daemon reports (it has a deadline for every operation and its death is noticed).
+ * QRD_IN_PROGRESS after timeout_ms: not released, wait again. QRD_NOT_FOUND: no such operation, or
+ * released before (also by another thread that waited for it at the same time). stats may be NULL;
+ * it is written whenever the operation ended, successfully or not. */
 QRD_API qrd_status qrd_wait(qrd_comm_t comm, qrd_operation operation, uint32_t timeout_ms,
                             qrd_op_stats* stats);
 /* As qrd_wait, but never blocks: QRD_IN_PROGRESS if it is not done. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Prints the library's version; fails unless header and library agree and a missing daemon is an error. */
+ * Prints the library's version; fails unless header and library agree and a missing daemon is an
+ * error. */
 #include <qrd/qrd.h>
 #include <stdio.h>
 #include <string.h>
