@@ -92,14 +92,12 @@ class AllReduce {
         WaveBarrier();
       }
       const TileSpan own = OwnedTile(args_, exchange_.rank(), index);
-      if (PrefetchPays()) PrefetchTile<kDtype>(Input(), own);
+      PrefetchTile<kDtype>(Input(), own);
       if (!exchange_.Meet()) return;
       exchange_.Acquire();
       ReduceOwned(own);
-      if (PrefetchPays()) {
-        PrefetchTile<kDtype>(Input(),
-                             OwnedTile(args_, NextRank(exchange_.rank()), TileOfStep(step + 1)));
-      }
+      PrefetchTile<kDtype>(Input(),
+                           OwnedTile(args_, NextRank(exchange_.rank()), TileOfStep(step + 1)));
       if (!exchange_.Meet()) return;
       exchange_.Acquire();
 #pragma unroll 1
@@ -125,10 +123,8 @@ class AllReduce {
   QRD_DEVICE uint64_t TileOfStep(uint32_t step) const {
     return (uint64_t{step} * args_.blocks + exchange_.block()) * kWaves + wave_;
   }
-  // With more ranks the inboxes need the cache.
-  QRD_DEVICE bool PrefetchPays() const { return args_.world_size == 2; }
   QRD_DEVICE void PrefetchNext(uint64_t tile, uint64_t tiles) const {
-    if (PrefetchPays() && tile < tiles) PrefetchTile<kDtype>(Input(), SpanOf(tile, args_.count));
+    if (tile < tiles) PrefetchTile<kDtype>(Input(), SpanOf(tile, args_.count));
   }
   QRD_DEVICE uint32_t NextRank(uint32_t rank) const {
     return rank + 1 == args_.world_size ? 0 : rank + 1;
