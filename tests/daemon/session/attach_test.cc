@@ -238,7 +238,7 @@ TEST_F(AttachTest, MissingRanksAreNamedAndTheirMemoryIsReleased) {  // F33
     EXPECT_EQ(clients[i]->last_status(), shm::Status::kTimeout);
     EXPECT_EQ(error, "rank 2 of group 'g' of communicator 'c' did not attach within 500 ms");
     EXPECT_GE(Clock::now() - start, std::chrono::milliseconds(490));
-    EXPECT_LE(Clock::now() - start, std::chrono::milliseconds(1000));
+    EXPECT_LE(Clock::now() - start, std::chrono::milliseconds(3000));
   }
   EXPECT_EQ(daemon.server->session_count(), 0u);
   EXPECT_EQ(daemon.registry->Get("c")->groups_size(), 0);
