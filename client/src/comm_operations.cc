@@ -227,6 +227,10 @@ qrd_status Comm::Finish(uint32_t slot, uint64_t sequence, bool lost, qrd_op_stat
   }
   GiveBack(slot);
   if (result.status == QRD_OK) return QRD_OK;
+  // Most texts of the daemon name the operation themselves.
+  if (std::strncmp(result.message, "operation ", 10) == 0) {
+    return Fail(result.status, "%s", result.message);
+  }
   return Fail(result.status, "operation %" PRIu64 ": %s", sequence,
               result.message[0] != '\0' ? result.message : "failed");
 }

@@ -106,6 +106,14 @@ TEST_F(OperationTest, AFailureHasTheDaemonsTextAndReleasesTheOperation) {
   EXPECT_THAT(Outcome(qrd_wait(comm_, operation, 0, nullptr)), StartsWith("NOT_FOUND"));
 }
 
+TEST_F(OperationTest, ATextThatNamesTheOperationIsNotPrefixedAgain) {
+  auto* a = static_cast<float*>(Allocate(4096));
+  const qrd_operation operation = Post(a, a, 10);
+  daemon_.Complete(*daemon_.NextPosted(), QRD_TIMEOUT, "operation 1: rank 1 did not post");
+  EXPECT_EQ(Outcome(qrd_wait(comm_, operation, 0, nullptr)),
+            "TIMEOUT: operation 1: rank 1 did not post");
+}
+
 TEST_F(OperationTest, WaitTimesOutAndMayBeRepeated) {
   auto* a = static_cast<float*>(Allocate(4096));
   const qrd_operation operation = Post(a, a, 10);
