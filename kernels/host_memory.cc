@@ -120,8 +120,7 @@ uint64_t ControlGroupRoomBytes() {
     const uint64_t used = NumberInFile(folder + "/memory.current", 0);
     if (limit != kNoLimit) room = std::min(room, limit > used ? limit - used : 0);
     if (path == "/") break;
-    path.resize(path.rfind('/'));
-    if (path.empty()) path = "/";
+    path.resize(std::max<size_t>(path.rfind('/'), 1));
   }
   return room;
 }
