@@ -235,6 +235,23 @@ TEST(Svg, APlotOfResultsIsWellFormedAndHasItsParts) {
   }
 }
 
+TEST(Svg, ResultsOfOneSizeStandOverTheirCodecs) {
+  std::vector<Row> rows;
+  for (const Codec codec : {Codec::kNone, Codec::kInt8, Codec::kLp3}) {
+    for (const Algorithm algorithm : {Algorithm::kOneShot, Algorithm::kTwoShot}) {
+      rows.push_back(MakeRow(91520, codec, 60, codec == Codec::kNone ? kExact : 30));
+      rows.back().algorithm = algorithm;
+    }
+  }
+  const std::string svg = PlotResults(MakeInfo(), rows);
+  EXPECT_EQ(XmlChecker(svg).Check(), "");
+  for (const char* part :
+       {">none<", ">int8<", ">lp3<", ">one_shot<", ">two_shot<", ">codec<", "45,760 elements"}) {
+    EXPECT_NE(svg.find(part), std::string::npos) << part;
+  }
+  EXPECT_EQ(svg.find("KiB"), std::string::npos);
+}
+
 TEST(Svg, PointsAreWhereTheirValuesBelong) {
   Plot plot;
   plot.x_is_bytes = false;

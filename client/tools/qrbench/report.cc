@@ -235,7 +235,11 @@ double BusFactor(uint32_t ranks) { return ranks == 0 ? 0 : 2.0 * (ranks - 1) / r
 std::optional<double> RelayRatio(const RunInfo& info, const std::vector<Row>& rows) {
   if (!info.relay || info.relay->p50_us <= 0 || rows.empty()) return std::nullopt;
   const Row& row = TableWriter::SmallestRow(rows);
-  if (!row.error.empty() || row.ranks != 2 || row.groups != 1) return std::nullopt;
+  // Above that, moving the data takes longer than waking the processes.
+  constexpr uint64_t kBytesMax = uint64_t{16} << 10;
+  if (!row.error.empty() || row.ranks != 2 || row.groups != 1 || row.bytes > kBytesMax) {
+    return std::nullopt;
+  }
   return row.p50_us / info.relay->p50_us;
 }
 

@@ -13,8 +13,8 @@ namespace qrd::tools {
 namespace {
 
 std::string TickNumber(double value) {
-  return value >= 1e6 || value < 1e-3 ? absl::StrFormat("%.0e", value)
-                                      : absl::StrFormat("%g", value);
+  if (value >= 1e9 || value < 1e-3) return absl::StrFormat("%.0e", value);
+  return value >= 1e4 ? GroupDigits(static_cast<uint64_t>(value)) : absl::StrFormat("%g", value);
 }
 
 }  // namespace

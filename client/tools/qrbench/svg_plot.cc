@@ -21,8 +21,9 @@ constexpr char kGrey[] = "#6b7280";
 constexpr std::array<const char*, 8> kColours = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                                  "#e69f00", "#56b4e9", "#4b3f72", "#7a5c00"};
 
-bool Usable(const Point& point, bool y_log) {
-  return std::isfinite(point.x) && std::isfinite(point.y) && point.x > 0 && (!y_log || point.y > 0);
+bool Usable(const Point& point, bool x_log, bool y_log) {
+  return std::isfinite(point.x) && std::isfinite(point.y) && (!x_log || point.x > 0) &&
+         (!y_log || point.y > 0);
 }
 
 std::string TextAt(double x, double y, const std::string& anchor, const std::string& style,
@@ -81,20 +82,32 @@ Style StyleOf(const std::vector<const Series*>& legend, const std::string& name)
   return {kGrey, 0};
 }
 
+// Joined points or, over names, points that stand on the axis.
 std::string DrawSeries(const Series& series, const Style& style, const Axis& x, const Axis& y) {
   std::string path, markers;
   for (const Point& point : series.points) {
-    if (!Usable(point, y.log)) continue;
-    absl::StrAppendFormat(&path, "%s%.1f %.1f", path.empty() ? "M" : "L", x.At(point.x),
-                          y.At(point.y));
-    if (!series.dashed) {
-      absl::StrAppend(&markers, Marker(x.At(point.x), y.At(point.y), style.shape, style.colour));
+    if (!Usable(point, x.log, y.log)) continue;
+    const double px = x.At(point.x), py = y.At(point.y);
+    if (x.log || series.dashed) {
+      absl::StrAppendFormat(&path, "%s%.1f %.1f", path.empty() ? "M" : "L", px, py);
+    } else {
+      absl::StrAppendFormat(&path, "M%.1f %.1fV%.1f", px, y.from, py);
     }
+    if (!series.dashed) absl::StrAppend(&markers, Marker(px, py, style.shape, style.colour));
   }
   if (path.empty()) return "";
   return absl::StrFormat("<path d=\"%s\" fill=\"none\" stroke=\"%s\" stroke-width=\"%s\"%s/>\n%s",
                          path, style.colour, series.dashed ? "1.5" : "2",
                          series.dashed ? " stroke-dasharray=\"6 4\"" : "", markers);
+}
+
+std::vector<Tick> TicksOfX(const Plot& plot, const Axis& x) {
+  if (plot.categories.empty()) return plot.x_is_bytes ? ByteTicks(x) : LogTicks(x);
+  std::vector<Tick> ticks;
+  for (const std::string& name : plot.categories) {
+    ticks.push_back({static_cast<double>(ticks.size()), name});
+  }
+  return ticks;
 }
 
 std::string DrawFrame(const Panel& panel, const Axis& x, const Axis& y, const Plot& plot) {
@@ -106,7 +119,7 @@ std::string DrawFrame(const Panel& panel, const Axis& x, const Axis& y, const Pl
       absl::StrAppend(&svg, TextAt(x.from - 8, at + 4, "end", "class=\"tick\"", tick.label));
     }
   }
-  for (const Tick& tick : plot.x_is_bytes ? ByteTicks(x) : LogTicks(x)) {
+  for (const Tick& tick : TicksOfX(plot, x)) {
     const double at = x.At(tick.value);
     absl::StrAppendFormat(&svg, "<path d=\"M%.1f %.1fV%.1f\" class=\"grid\"/>\n", at, y.from, y.to);
     absl::StrAppend(&svg, TextAt(at, y.from + 18, "middle", "class=\"tick\"", tick.label));
@@ -126,10 +139,11 @@ std::string DrawPanel(const Panel& panel, double top, Axis x, const Plot& plot,
   Axis y = Axis::Empty(panel.y_log);
   for (const Series& series : panel.series) {
     for (const Point& point : series.points) {
-      if (Usable(point, panel.y_log)) y.Widen(point.y);
+      if (Usable(point, x.log, panel.y_log)) y.Widen(point.y);
     }
   }
   const bool empty = y.low > y.high;
+  if (!empty && !plot.categories.empty() && !panel.y_log) y.Widen(0);  // points stand on the axis
   y.Settle();
   y.from = top + kPanelHeight;
   y.to = top;
@@ -161,6 +175,24 @@ std::string DrawLegend(const std::vector<const Series*>& legend) {
   return svg;
 }
 
+Axis AxisOfX(const Plot& plot) {
+  Axis x = Axis::Empty(/*log=*/true);
+  for (const Panel& panel : plot.panels) {
+    for (const Series& series : panel.series) {
+      for (const Point& point : series.points) {
+        if (Usable(point, /*x_log=*/true, panel.y_log)) x.Widen(point.x);
+      }
+    }
+  }
+  x.Settle();
+  if (!plot.categories.empty()) {
+    x = {-0.5, static_cast<double>(plot.categories.size()) - 0.5, false};
+  }
+  x.from = kLeft;
+  x.to = kLeft + kPlotWidth;
+  return x;
+}
+
 }  // namespace
 
 std::string XmlText(const std::string& text) {
@@ -189,17 +221,7 @@ std::string XmlText(const std::string& text) {
 
 std::string ToSvg(const Plot& plot) {
   const std::vector<const Series*> legend = Legend(plot);
-  Axis x = Axis::Empty(/*log=*/true);
-  for (const Panel& panel : plot.panels) {
-    for (const Series& series : panel.series) {
-      for (const Point& point : series.points) {
-        if (Usable(point, panel.y_log)) x.Widen(point.x);
-      }
-    }
-  }
-  x.Settle();
-  x.from = kLeft;
-  x.to = kLeft + kPlotWidth;
+  const Axis x = AxisOfX(plot);
   const double panels = static_cast<double>(plot.panels.size());
   const double height =
       std::max(kTop + panels * kPanelHeight + std::max(0.0, panels - 1) * kGap + kBottom,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small SVG writer for plots over a logarithmic axis: panels below each other with common series,
-// a legend, ticks, titles. No script, no external font or file.
+// A small SVG writer for plots over a logarithmic axis or over names: panels below each other with
+// common series, a legend, ticks, titles. No script, no external font or file.
 //
 // Thread safety: pure functions.
 #pragma once
@@ -30,6 +30,8 @@ struct Panel {
 struct Plot {
   std::string title, subtitle, footer, x_label;
   bool x_is_bytes = true;  // ticks at powers of two: 4 KiB, 1 MiB
+  // If there are any, x counts these from 0, and points are not joined but stand on the axis.
+  std::vector<std::string> categories;
   std::vector<Panel> panels;
 };
 
