@@ -6,13 +6,14 @@
 // A backend works in one of two styles:
 //   divisible  (host) Run() executes a range of tiles on the calling thread; the engine cuts an
 //              operation into ranges, so that groups share the machine fairly;
-//   enqueued   (gpu)  Run() puts the whole operation on the device and returns; Poll() tells the
-//   end.
+//   enqueued   (gpu)  a DeviceGroup puts whole operations on the devices and returns at once;
+//   Poll() tells how far they are.
 //
 // Thread safety: all functions may be called from any thread. Run() on disjoint tile ranges of one
-// operation may run at the same time.
+// operation may run at the same time. A DeviceGroup: one thread at a time, but Abort() from any.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -56,14 +57,50 @@ struct LaunchParams {
   void* outputs[kWorldSizeMax] = {};
 };
 
-// Memory shared with a client. The backend owns it; the fd (memfd or exported handle) stays open as
-// long as the arena lives.
+// Memory shared with a client. The backend owns it; what names it for the client (a memfd, or the
+// handle of device memory) stays good as long as the arena lives.
 class Arena {
  public:
   virtual ~Arena() = default;
-  virtual std::byte* data() = 0;
+  virtual std::byte* data() = 0;  // of a device: an address for kernels, not for the CPU
   virtual uint64_t bytes() const = 0;
-  virtual int fd() const = 0;
+  virtual int fd() const = 0;  // -1: the memory is a device's
+  // kIpcHandleBytes bytes for the runtime's "open" call in another process; empty: see fd(). Also
+  // empty for memory that a client owns.
+  virtual std::string_view ipc_handle() const { return {}; }
+};
+inline constexpr size_t kIpcHandleBytes = 64;
+
+// Host memory, shared with a client, whose words devices can write. Unregisters in the destructor.
+class DeviceVisibleMemory {
+ public:
+  virtual ~DeviceVisibleMemory() = default;
+};
+
+// The ranks of one group on their devices. Made when all ranks have joined; operations run in the
+// order of Launch(), also with those of other groups of the communicator, which may share memory
+// and streams. Never waits for a client: an operation is launched when all its ranks have posted.
+class DeviceGroup {
+ public:
+  virtual ~DeviceGroup() = default;  // waits (bounded) for what runs
+
+  // Puts a validated operation on the devices and returns. Once rank r's output is complete, and
+  // visible to every process, the device stores 1 into *done_words[r] (null: no such word; else in
+  // DeviceVisibleMemory). Returns a ticket; tickets count up. Not OK: nothing was launched and no
+  // word will be written.
+  virtual absl::StatusOr<uint64_t> Launch(const LaunchParams& params,
+                                          std::span<std::atomic<uint32_t>* const> done_words) = 0;
+
+  struct Progress {
+    bool done = false;
+    uint64_t nonfinite_count = 0;  // of a done operation: elements of one rank's result
+  };
+  // Not OK: the operation failed (a wait inside the kernel passed its bound, the device failed, or
+  // Abort()); it and all later ones of this group have, and their done words were not written.
+  virtual absl::StatusOr<Progress> Poll(uint64_t ticket) = 0;
+
+  // What runs ends soon and fails.
+  virtual void Abort() = 0;
 };
 
 class Backend {
@@ -84,15 +121,40 @@ class Backend {
   virtual Algorithm AutoAlgorithm(Codec codec, Dtype dtype, uint64_t payload_bytes,
                                   uint32_t world_size) const = 0;
 
-  // Zeroed, page-aligned, physically reserved memory. RESOURCE_EXHAUSTED if there is none.
+  // Zeroed, page-aligned, physically reserved host memory. RESOURCE_EXHAUSTED if there is none.
+  // Enqueued backends: UNIMPLEMENTED, see AllocateDeviceArena.
   virtual absl::StatusOr<std::unique_ptr<Arena>> AllocateArena(uint64_t bytes) = 0;
 
   // Runs tiles [range.first, range.last) of a validated operation: reads the inputs of all ranks
   // there and writes the outputs of all ranks there. Returns how many elements of the result (one
   // rank's) are NaN or Inf. Blocking; bounded by the range.
+  // Divisible backends only.
   virtual uint64_t Run(const LaunchParams& params, TileRange range) = 0;
+
+  // The rest: enqueued backends only. The defaults say UNIMPLEMENTED.
+  virtual bool enqueued() const { return false; }
+  // device_of_rank[r] is an id of devices() (UUID), or its PCI address. Groups of one communicator
+  // on the same devices share one pool. NOT_FOUND names the devices that exist; UNIMPLEMENTED:
+  // devices that do not reach each other; RESOURCE_EXHAUSTED.
+  virtual absl::StatusOr<std::unique_ptr<DeviceGroup>> PlaceGroup(
+      std::string_view communicator, std::span<const std::string> device_of_rank);
+  // Zeroed memory on `device` (an id of devices(), or its PCI address). RESOURCE_EXHAUSTED if there
+  // is none; NOT_FOUND names the devices that exist.
+  virtual absl::StatusOr<std::unique_ptr<Arena>> AllocateDeviceArena(std::string_view device,
+                                                                     uint64_t bytes);
+  // Memory of a client's own allocation, by its handle. [offset_bytes, offset_bytes + bytes) of it.
+  virtual absl::StatusOr<std::unique_ptr<Arena>> ImportArena(std::string_view device,
+                                                             std::string_view ipc_handle,
+                                                             uint64_t offset_bytes, uint64_t bytes);
+  virtual absl::StatusOr<std::unique_ptr<DeviceVisibleMemory>> MakeDeviceVisible(void* data,
+                                                                                 uint64_t bytes);
 };
 
 std::unique_ptr<Backend> MakeHostBackend();
+
+// FAILED_PRECONDITION if this build has no GPU backend (QRD_GPU=none), NOT_FOUND if the machine has
+// no device that it can use; both say what to do. kernels/gpu/gpu_backend.cc, or
+// kernels/no_gpu_backend.cc in its place.
+absl::StatusOr<std::unique_ptr<Backend>> MakeGpuBackend();
 
 }  // namespace qrd

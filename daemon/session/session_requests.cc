@@ -51,6 +51,10 @@ void SessionServer::HandleMessage(Connection* connection, const v1::ClientMessag
       return HandleArenaFree(connection, message.arena_free());
     case v1::ClientMessage::kAbort:
       return HandleAbort(connection, message.abort());
+    case v1::ClientMessage::kArenaImport:
+    case v1::ClientMessage::kStreamOpen:
+      return SendError(connection,
+                       absl::FailedPreconditionError("this session's tensors are in host memory"));
     case v1::ClientMessage::MESSAGE_NOT_SET:
       return;
   }

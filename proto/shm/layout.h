@@ -6,12 +6,23 @@
 //
 //   node segment     one for all sessions, read only for clients (F_SEAL_FUTURE_WRITE)
 //   session segment  one a session: header, ring indices, submission ring, descriptors, completions
+//   stream segment   one a session that asked for it (StreamOpen): stream-ordered operations of
+//   GPUs
 //
 // Life of an operation: the client fills a free descriptor slot, writes the slot's number into the
 // submission ring, publishes `tail` (release) and, if the engine sleeps, writes the doorbell
 // eventfd. The daemon reads `tail` (acquire), copies ring entry and descriptor out, validates the
 // copies, and in the end fills the completion of the same slot and sets its `state` to done
 // (release).
+//
+// Life of a stream-ordered operation: the client fills a free entry of the stream segment and puts
+// three steps on its stream: write entry + 1 to `doorbell`, wait until `done` is 1, write 0 to
+// `done`. When the steps run (once, or at every replay of a graph), the daemon sees `doorbell`,
+// copies the entry's descriptor out, stores 0 to `doorbell`, and runs the operation as the
+// session's next one. In the end the device stores 1 to `done` (or, if it failed, the daemon does),
+// and the daemon fills the entry's completion. The words toggle, so that a graph can be replayed;
+// one operation of a session is on its way at a time, so its streams must be ordered among
+// themselves.
 //
 // Thread safety: one producer and one consumer a ring; several client threads must lock among
 // themselves. There is no lock in shared memory.
@@ -33,9 +44,12 @@ namespace qrd::shm {
 inline constexpr uint32_t kLayoutVersion = 1;
 inline constexpr uint32_t kNodeMagic = 0x4E445251;     // "QRDN"
 inline constexpr uint32_t kSessionMagic = 0x53445251;  // "QRDS"
+inline constexpr uint32_t kStreamMagic = 0x54445251;   // "QRDT"
 inline constexpr uint32_t kCacheLineBytes = 64;
 inline constexpr uint32_t kSlotsMin = 8;
 inline constexpr uint32_t kSlotsMax = 1024;
+inline constexpr uint32_t kStreamEntriesMin = 8;
+inline constexpr uint32_t kStreamEntriesMax = 65536;
 inline constexpr uint32_t kWorldSizeMax = 16;
 inline constexpr uint32_t kMessageBytes = 384;  // error text of a completion, NUL included
 
@@ -169,6 +183,49 @@ constexpr uint64_t CompletionOffsetBytes(uint32_t slot_count) {
 constexpr uint64_t SessionSegmentBytes(uint32_t slot_count) {
   return (CompletionOffsetBytes(slot_count) + uint64_t{slot_count} * sizeof(Completion) + 4095) /
          4096 * 4096;
+}
+
+// First page of a stream segment. The constants are written once by the daemon before the client
+// sees it. Each word that a device writes has a cache line of its own.
+struct alignas(kCacheLineBytes) StreamHeader {
+  uint32_t magic;
+  uint32_t layout_version;
+  uint64_t segment_bytes;
+  uint64_t session_id;
+  uint32_t entry_count;
+  uint32_t reserved0;
+  uint64_t entry_offset_bytes;  // StreamEntry[entry_count]
+  uint8_t reserved[24];         // 0
+  // Entry + 1 of the operation that the client's stream has come to; 0: none, or the daemon has it.
+  alignas(kCacheLineBytes) std::atomic<uint32_t> doorbell;
+  uint8_t padding1[60];
+  // 1: the operation is over, the client's stream may go on and stores 0.
+  alignas(kCacheLineBytes) std::atomic<uint32_t> done;
+  uint8_t padding2[60];
+  // Written by the daemon. Entry + 1 of the first operation that failed, 0: none (sticky).
+  // Operations that ended, failed ones included: tells a client which entries it may use again.
+  alignas(kCacheLineBytes) std::atomic<uint32_t> failed_entry;
+  uint32_t reserved1;
+  std::atomic<uint64_t> operations;
+  uint8_t padding3[48];
+};
+static_assert(sizeof(StreamHeader) == 256);
+static_assert(offsetof(StreamHeader, doorbell) == 64);
+static_assert(offsetof(StreamHeader, done) == 128);
+static_assert(offsetof(StreamHeader, failed_entry) == 192);
+
+// Descriptor::sequence is not looked at. Completion::state: the client stores kIdle before it puts
+// the operation on a stream once; the daemon stores kDone when it ended (each time).
+struct alignas(kCacheLineBytes) StreamEntry {
+  Descriptor descriptor;
+  Completion completion;
+};
+static_assert(sizeof(StreamEntry) == 768);
+
+inline constexpr uint64_t kStreamEntryOffsetBytes = 4096;
+constexpr uint64_t StreamSegmentBytes(uint32_t entry_count) {
+  return (kStreamEntryOffsetBytes + uint64_t{entry_count} * sizeof(StreamEntry) + 4095) / 4096 *
+         4096;
 }
 
 // Node segment: written by the daemon, read only for clients.

@@ -192,6 +192,8 @@ bool FakeDaemon::Answer(int fd, const v1::ClientMessage& request) {
     case v1::ClientMessage::kAbort:
       answer.mutable_aborted();
       break;
+    case v1::ClientMessage::kArenaImport:  // host memory only
+    case v1::ClientMessage::kStreamOpen:
     case v1::ClientMessage::MESSAGE_NOT_SET:
       return false;
   }
