@@ -42,7 +42,7 @@ absl::Status App::Start() {
   if (status.ok()) status = StartControl();
   if (!status.ok()) return status;
 
-  sessions_->Start();
+  if (status = sessions_->Start(); !status.ok()) return status;
   control_->SetServing(true);
   state_ = v1::NodeStatus::STATE_SERVING;
   spdlog::info(

@@ -109,8 +109,7 @@ rm -f "$results"
 select=()
 [[ $label ]] && select+=(-L "^$label\$")
 [[ $filter ]] && select+=(-R "$filter")
-# Some deadlines are the contract's (100 ms); a busy machine gets a second chance.
-ctest --test-dir "$build" -j "$jobs" --repeat until-pass:2 --output-on-failure --output-junit "$results" "${select[@]}" \
+ctest --test-dir "$build" -j "$jobs" --output-on-failure --output-junit "$results" "${select[@]}" \
   </dev/null 2>&1 | grep --line-buffered -Ev '^ +Start +[0-9]+:|^Errors while running|^Use "--rerun'
 status=${PIPESTATUS[0]}
 [[ -s $results ]] || fail_early "ctest wrote no results (status $status)"

@@ -42,6 +42,8 @@ class NodeSegment {
  public:
   qrd_status Map(int fd, uint64_t bytes);
   const std::atomic<uint32_t>* engine_sleeping() const { return &header()->engine_sleeping; }
+  // CLOCK_MONOTONIC of the daemon's last sign of life.
+  uint64_t progress_ns() const { return header()->progress_ns.load(std::memory_order_relaxed); }
 
  private:
   const shm::NodeHeader* header() const {

@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "client/core/clock.h"
 #include "client/core/error.h"
@@ -115,6 +116,7 @@ qrd_status UnixSocket::Receive(const char* what, uint64_t deadline_ns, v1::Serve
   msghdr header{};
   iovec part{bytes, sizeof(bytes)};
   ssize_t received = -1;
+  bool was_reset = false;
   for (;;) {
     header = {};
     header.msg_iov = &part;
@@ -124,6 +126,8 @@ qrd_status UnixSocket::Receive(const char* what, uint64_t deadline_ns, v1::Serve
     received = recvmsg(fd_.get(), &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
     if (received > 0) break;
     if (received < 0 && errno == EINTR) continue;
+    // Told once, before what the daemon said last: it closed with requests unread.
+    if (received < 0 && errno == ECONNRESET && !std::exchange(was_reset, true)) continue;
     if (received == 0 || (errno != EAGAIN && errno != EWOULDBLOCK)) {
       return Break(Fail(QRD_DAEMON_LOST, "%s: the daemon closed the connection", what));
     }
@@ -203,9 +207,11 @@ bool UnixSocket::LastWords(qrd_status* status, std::string* text) {
   if (!fd_.valid()) return false;
   const int saved = errno;
   ssize_t received;
+  bool was_reset = false;
   do {
     received = recv(fd_.get(), bytes, sizeof(bytes), MSG_DONTWAIT);
-  } while (received < 0 && errno == EINTR);
+  } while (received < 0 &&
+           (errno == EINTR || (errno == ECONNRESET && !std::exchange(was_reset, true))));
   errno = saved;
   v1::ServerMessage message;
   if (received <= 0 || !message.ParseFromArray(bytes, static_cast<int>(received)) ||

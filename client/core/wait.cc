@@ -35,7 +35,7 @@ void FutexWait(std::atomic<uint32_t>* state, uint64_t ns) {
 }  // namespace
 
 WaitResult WaitForDone(std::atomic<uint32_t>* state, uint64_t spin_ns, uint64_t deadline_ns,
-                       bool (*hung_up)(void* context), void* context) {
+                       bool (*give_up)(void* context), void* context) {
   if (Done(*state)) return WaitResult::kDone;
   if (spin_ns > 0) {
     const uint64_t spin_end = std::min(NowNs() + spin_ns, deadline_ns);
@@ -47,7 +47,7 @@ WaitResult WaitForDone(std::atomic<uint32_t>* state, uint64_t spin_ns, uint64_t 
   for (;;) {
     // Checked before the first sleep too: an operation that was posted to a dead daemon fails at
     // once.
-    if (hung_up(context)) return Done(*state) ? WaitResult::kDone : WaitResult::kHungUp;
+    if (give_up(context)) return Done(*state) ? WaitResult::kDone : WaitResult::kGaveUp;
     const uint64_t remaining = RemainingNs(deadline_ns);
     if (remaining == 0) return Done(*state) ? WaitResult::kDone : WaitResult::kTimeout;
     // From here on the daemon wakes us when it stores kDone.

@@ -14,7 +14,7 @@ namespace qrd::client {
 
 inline constexpr uint64_t kSliceNs = 50'000'000;
 
-enum class WaitResult { kDone, kTimeout, kHungUp };
+enum class WaitResult { kDone, kTimeout, kGaveUp };
 
 // Learns how long a spin would have to be. Waits that end within the bound are worth spinning for;
 // if recent ones took longer, spinning only takes time from those who work.
@@ -42,8 +42,8 @@ class SpinBudget {
 };
 
 // Waits until *state is CompletionState::kDone (acquire), the deadline (CLOCK_MONOTONIC) passes, or
-// hung_up(context) is true. A completion that came with the hang-up counts as done.
+// give_up(context) is true. A completion that came meanwhile counts as done.
 WaitResult WaitForDone(std::atomic<uint32_t>* state, uint64_t spin_ns, uint64_t deadline_ns,
-                       bool (*hung_up)(void* context), void* context);
+                       bool (*give_up)(void* context), void* context);
 
 }  // namespace qrd::client

@@ -94,6 +94,8 @@ class Comm {
   // locks.
   qrd_status Finish(uint32_t slot, uint64_t sequence, bool lost, qrd_op_stats* stats);
   void GiveBack(uint32_t slot);
+  // How long the daemon has not moved, counted from since_ns at the earliest.
+  uint64_t StalledNs(uint64_t since_ns) const;
 
   uint32_t rank_ = 0;
   uint32_t world_size_ = 0;

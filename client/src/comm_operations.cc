@@ -15,6 +15,8 @@ namespace {
 
 // qrd_test is called in a loop: it asks the kernel about the connection once in this time only.
 constexpr uint64_t kTestCheckNs = 1'000'000;
+// A daemon shows that it moves at least every 100 ms, even on a very busy machine every second.
+constexpr uint64_t kStallNsMax = 10'000'000'000;
 
 // The daemon's completion after the checks: what is shown to the caller.
 struct Result {
@@ -235,6 +237,12 @@ qrd_status Comm::Finish(uint32_t slot, uint64_t sequence, bool lost, qrd_op_stat
               result.message[0] != '\0' ? result.message : "failed");
 }
 
+uint64_t Comm::StalledNs(uint64_t since_ns) const {
+  const uint64_t now_ns = NowNs();
+  const uint64_t last_ns = std::max(since_ns, std::min(node_.progress_ns(), now_ns));
+  return now_ns - last_ns;
+}
+
 qrd_status Comm::Wait(qrd_operation token, uint32_t timeout_ms, qrd_op_stats* stats) {
   if (qrd_status status = CheckStats(stats); status != QRD_OK) return status;
   uint32_t slot = 0;
@@ -252,19 +260,31 @@ qrd_status Comm::Wait(qrd_operation token, uint32_t timeout_ms, qrd_op_stats* st
   if (completion.state.load(std::memory_order_acquire) != done) {
     const uint64_t start_ns = NowNs();
     const uint64_t deadline_ns = timeout_ms == 0 ? kNever : start_ns + timeout_ms * kNsPerMs;
+    // Without a time limit of the caller's, a daemon that does not move ends the wait.
+    struct Watch {
+      Comm* comm;
+      uint64_t start_ns;
+      bool unlimited;
+    } watch{this, start_ns, timeout_ms == 0};
     waited = WaitForDone(
         &completion.state, spin_->Get(), deadline_ns,
-        [](void* self) { return static_cast<Comm*>(self)->CheckLost(); }, this);
+        [](void* context) {
+          const auto* w = static_cast<Watch*>(context);
+          return w->comm->CheckLost() ||
+                 (w->unlimited && w->comm->StalledNs(w->start_ns) > kStallNsMax);
+        },
+        &watch);
     // The daemon's end time, if it makes sense: how long a spin would have had to be.
     const uint64_t elapsed_ns = NowNs() - start_ns;
     const uint64_t end_ns = waited == WaitResult::kDone ? completion.end_ns : 0;
     spin_->Learn(end_ns > start_ns ? std::min(end_ns - start_ns, elapsed_ns) : elapsed_ns);
   }
+  const bool lost = waited == WaitResult::kGaveUp && IsLost();
   bool mine;
   {
     const std::lock_guard<std::mutex> lock(mu_);
     uint32_t same = 0;
-    mine = operations_->Find(token, &same) && waited != WaitResult::kTimeout;
+    mine = operations_->Find(token, &same) && (lost || waited == WaitResult::kDone);
     const bool gone = !operations_->Find(token, &same);
     // The token dies before the result is taken: only one thread takes it.
     if (mine) (*operations_)[slot].sequence = 0;
@@ -274,11 +294,18 @@ qrd_status Comm::Wait(qrd_operation token, uint32_t timeout_ms, qrd_op_stats* st
                   token);
     }
   }
+  if (!mine && waited == WaitResult::kGaveUp) {
+    return Fail(QRD_IN_PROGRESS,
+                "operation %" PRIu64
+                ": the daemon has not moved for %d s (is it stopped?); the operation is still "
+                "posted: wait again, or finalize",
+                token >> OperationTable::kSlotBits, static_cast<int>(kStallNsMax / 1'000'000'000));
+  }
   if (!mine) {
     return Fail(QRD_IN_PROGRESS, "operation %" PRIu64 " is not done after %u ms",
                 token >> OperationTable::kSlotBits, timeout_ms);
   }
-  return Finish(slot, token >> OperationTable::kSlotBits, waited == WaitResult::kHungUp, stats);
+  return Finish(slot, token >> OperationTable::kSlotBits, lost, stats);
 }
 
 qrd_status Comm::Test(qrd_operation token, qrd_op_stats* stats) {

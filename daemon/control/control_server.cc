@@ -15,6 +15,7 @@
 #include "daemon/base/directories.h"
 #include "daemon/base/file.h"
 #include "daemon/base/groups.h"
+#include "daemon/base/log_limit.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/resource_quota.h"
@@ -133,7 +134,8 @@ void ControlServer::AcceptOne() {
   absl::Status status = peer.status();
   if (status.ok()) status = peers_.Add(fd.get(), *peer);
   if (!status.ok()) {
-    spdlog::warn("control socket: connection refused: {}", std::string(status.message()));
+    static LogLimit limit;
+    WarnLimited(&limit, absl::StrCat("control socket: connection refused: ", status.message()));
     return;
   }
   grpc::AddInsecureChannelFromFd(server_.get(), fd.release());

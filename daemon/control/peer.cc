@@ -13,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/base/file.h"
+#include "daemon/base/log_limit.h"
 #include "daemon/base/names.h"
 #include "spdlog/spdlog.h"
 
@@ -90,7 +91,8 @@ absl::StatusOr<Peer> PeerTable::Authorize(const std::string& peer_text,
   absl::StatusOr<Peer> peer = Find(peer_text);
   if (!peer.ok() || peer->is_admin) return peer;
   metrics_->RecordPermissionDenied();
-  spdlog::warn("uid {} (pid {}) may not {}", peer->uid, peer->pid, action);
+  static LogLimit limit;
+  WarnLimited(&limit, absl::StrCat("uid ", peer->uid, " (pid ", peer->pid, ") may not ", action));
   return absl::PermissionDeniedError(absl::StrCat("uid ", peer->uid, " may not ", action,
                                                   ": it needs uid 0, the daemon's uid ", geteuid(),
                                                   " or membership in admin_group"));

@@ -143,6 +143,7 @@ void Engine::Loop() {
   while (!stop_.load(std::memory_order_relaxed)) {
     const uint64_t now_ns = MonotonicNs();
     progress_ns_.store(now_ns, std::memory_order_relaxed);
+    node_->progress_ns().store(now_ns, std::memory_order_relaxed);
     bool active = RunCommands();
     active |= PollRings(now_ns);
     active |= RunChunk();

@@ -4,7 +4,10 @@
 // directory).
 //
 // File: <state_directory>/communicators.textproto, replaced atomically on each change.
-// Thread safety: all functions from any thread; no function blocks on a client.
+// Thread safety: all functions from any thread; no function blocks on a client. A change of the
+// list (create, delete, the first attach of a new name) holds the lock while the small file is
+// written and synced, so that a reply means "survives a crash": a slow disk delays other attaches
+// for that long.
 #pragma once
 
 #include <atomic>

@@ -12,7 +12,13 @@ void MemoryThread::Start() {
     MutexLock lock(&mu_);
     running_ = true;
   }
-  thread_ = std::thread([this] { Loop(); });
+  try {
+    thread_ = std::thread([this] { Loop(); });
+  } catch (...) {
+    MutexLock lock(&mu_);
+    running_ = false;
+    throw;
+  }
   pthread_setname_np(thread_.native_handle(), "qrd-memory");
 }
 

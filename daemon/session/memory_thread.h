@@ -24,6 +24,7 @@ class MemoryThread {
   MemoryThread(const MemoryThread&) = delete;
   MemoryThread& operator=(const MemoryThread&) = delete;
 
+  // Throws std::system_error if a thread cannot be had; tasks then run on the caller's thread.
   void Start();
   // Runs what is queued, then ends. Not from a task.
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);

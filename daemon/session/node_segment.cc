@@ -32,4 +32,8 @@ std::atomic<uint32_t>& NodeSegment::engine_sleeping() {
   return reinterpret_cast<shm::NodeHeader*>(segment_.data())->engine_sleeping;
 }
 
+std::atomic<uint64_t>& NodeSegment::progress_ns() {
+  return reinterpret_cast<shm::NodeHeader*>(segment_.data())->progress_ns;
+}
+
 }  // namespace qrd

@@ -2,8 +2,9 @@
 // The node segment of proto/shm/layout.h: one page for all sessions, read only for clients. It
 // tells a client which daemon it talks to and whether a post must ring the doorbell.
 //
-// Thread safety: immutable but for engine_sleeping(), an atomic that only the engine writes.
-// Ownership: owns the memfd and its mapping; outlives the session server and the engine.
+// Thread safety: immutable but for engine_sleeping() and progress_ns(), atomics that only the
+// engine writes. Ownership: owns the memfd and its mapping; outlives the session server and the
+// engine.
 #pragma once
 
 #include <atomic>
@@ -25,6 +26,7 @@ class NodeSegment {
   uint64_t segment_bytes() const { return segment_.bytes(); }
   uint64_t daemon_start_ns() const;
   std::atomic<uint32_t>& engine_sleeping();
+  std::atomic<uint64_t>& progress_ns();
 
  private:
   explicit NodeSegment(SharedSegment segment) : segment_(std::move(segment)) {}

@@ -6,7 +6,9 @@
 
 #include <utility>
 
+#include "absl/strings/str_format.h"
 #include "daemon/base/clock.h"
+#include "daemon/base/log_limit.h"
 #include "daemon/session/attach_protocol.h"
 #include "daemon/session/session_server.h"
 #include "daemon/session/status_codes.h"
@@ -32,7 +34,8 @@ void SessionServer::Send(Connection* connection, const v1::ServerMessage& messag
     }
   }
   if (connection->outbox.size() >= Connection::kOutboxMax) {
-    spdlog::warn("process {} does not read its replies: closed", connection->pid);
+    WarnLimited(&slow_readers_,
+                absl::StrFormat("process %d does not read its replies: closed", connection->pid));
     CloseConnection(connection, "protocol_error");
     return;
   }
@@ -78,7 +81,8 @@ void SessionServer::SendError(Connection* connection, const absl::Status& status
 }
 
 void SessionServer::ProtocolError(Connection* connection, const absl::Status& status) {
-  spdlog::warn("process {} closed: {}", connection->pid, std::string(status.message()));
+  WarnLimited(&protocol_errors_,
+              absl::StrFormat("process %d closed: %s", connection->pid, status.message()));
   SendError(connection, status);
   DiscardReceived(connection->fd.get());
   CloseConnection(connection, "protocol_error");

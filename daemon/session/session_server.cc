@@ -143,10 +143,16 @@ absl::Status SessionServer::Listen() {
   return ok ? absl::OkStatus() : ErrnoError(errno, "attach socket: epoll");
 }
 
-void SessionServer::Start() {
-  memory_->Start();
-  thread_ = std::thread([this] { Loop(); });
+absl::Status SessionServer::Start() {
+  try {
+    memory_->Start();
+    thread_ = std::thread([this] { Loop(); });
+  } catch (const std::system_error& error) {
+    memory_->Stop();
+    return absl::ResourceExhaustedError(absl::StrFormat("attach thread: %s", error.what()));
+  }
   pthread_setname_np(thread_.native_handle(), "qrd-attach");
+  return absl::OkStatus();
 }
 
 void SessionServer::StopAccepting() { accepting_.store(false); }
@@ -308,8 +314,9 @@ void SessionServer::RunRequest(const Request& request, Connection* connection) {
   } else {
     const bool broke_rules = request.status == shm::Status::kInvalidArgument;
     if (broke_rules) {
-      spdlog::warn("session {} (process {}) closed: {}", connection->session_id, connection->pid,
-                   request.reason);
+      WarnLimited(&protocol_errors_,
+                  absl::StrFormat("session %d (process %d) closed: %s", connection->session_id,
+                                  connection->pid, request.reason));
     }
     CloseConnection(connection, broke_rules ? "protocol_error" : "deleted");
   }

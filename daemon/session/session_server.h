@@ -24,6 +24,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "daemon/base/config.h"
+#include "daemon/base/log_limit.h"
 #include "daemon/base/mutex.h"
 #include "daemon/base/unique_fd.h"
 #include "daemon/engine/engine.h"
@@ -55,7 +56,8 @@ class SessionServer {
                                                              Backend* backend, NodeSegment* node);
   ~SessionServer();
 
-  void Start();
+  // RESOURCE_EXHAUSTED if a thread cannot be had.
+  absl::Status Start();
   // Refuses new connections and joins with UNAVAILABLE; sessions go on.
   void StopAccepting();
   // Ends sessions: their pending operations complete with `status` and `reason`, then the
@@ -149,6 +151,7 @@ class SessionServer {
   std::unordered_map<int, std::unique_ptr<Connection>> connections_;  // by descriptor
   std::unordered_map<uint64_t, Connection*> sessions_;                // joining or joined
   bool any_closed_ = false;
+  LogLimit protocol_errors_, slow_readers_;
 };
 
 }  // namespace qrd

@@ -240,8 +240,12 @@ struct alignas(kCacheLineBytes) NodeHeader {
   // seq_cst fence, then loads this.
   alignas(kCacheLineBytes) std::atomic<uint32_t> engine_sleeping;
   uint8_t padding2[60];
+  // CLOCK_MONOTONIC of the engine's last turn; at most about 100 ms old while the daemon runs.
+  // Tells a client that waits without a time limit whether the daemon does.
+  alignas(kCacheLineBytes) std::atomic<uint64_t> progress_ns;
+  uint8_t padding3[56];
 };
-static_assert(sizeof(NodeHeader) == 128);
+static_assert(sizeof(NodeHeader) == 192);
 inline constexpr uint64_t kNodeSegmentBytes = 4096;
 
 }  // namespace qrd::shm

@@ -74,7 +74,7 @@ TEST(WaitForDoneTest, TheSpinEndsAtTheDeadlineToo) {
 
 TEST(WaitForDoneTest, AHangUpEndsTheWaitBeforeTheFirstSleep) {
   std::atomic<uint32_t> state{kIdle};
-  EXPECT_EQ(WaitForDone(&state, 0, kNever, Always, nullptr), WaitResult::kHungUp);
+  EXPECT_EQ(WaitForDone(&state, 0, kNever, Always, nullptr), WaitResult::kGaveUp);
   EXPECT_EQ(state.load(), kIdle);
 }
 
@@ -83,7 +83,7 @@ TEST(WaitForDoneTest, AHangUpIsNoticedWithinASlice) {
   int calls = 0;
   const auto third = [](void* context) { return ++*static_cast<int*>(context) == 3; };
   const uint64_t start = NowNs();
-  EXPECT_EQ(WaitForDone(&state, 0, kNever, third, &calls), WaitResult::kHungUp);
+  EXPECT_EQ(WaitForDone(&state, 0, kNever, third, &calls), WaitResult::kGaveUp);
   EXPECT_GE(NowNs() - start, kSliceNs);
 }
 

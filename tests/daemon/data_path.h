@@ -40,7 +40,7 @@ class DataPath {
     registry->SetGroupDetailHook(
         [this](uint64_t id, v1::Group* group) { engine->GroupDetail(id, group); });
     EXPECT_TRUE(engine->Start().ok());
-    server->Start();
+    EXPECT_TRUE(server->Start().ok());
   }
   ~DataPath() {
     fake.Release();

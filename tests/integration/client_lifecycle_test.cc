@@ -87,6 +87,44 @@ TEST_F(ClientLifecycleTest, AKilledDaemonIsReportedAndTheSameCallAttachesToTheNe
   EXPECT_THAT(ranks.Wait(), Each(IsEmpty()));
 }
 
+// F30: a daemon that is stopped, not dead, holds nobody for ever, and goes on where it was.
+TEST_F(ClientLifecycleTest, AStoppedDaemonEndsAWaitWithoutLimitAndTheOperationGoesOnLater) {
+  RankProcesses ranks(1, [&](RankProcess& self) {
+    std::string error;
+    qrd_comm_t comm = Attach(daemon_.runtime_directory(), 0, 1, &error);
+    if (comm == nullptr) return error;
+    float* x = Allocate(comm, &error);
+    if (!error.empty()) return error;
+    x[0] = 42;
+    self.Report("ready");
+    self.Await("stopped");
+    qrd_operation operation = 0;
+    qrd_status status = qrd_all_reduce(comm, x, x, 16, QRD_FP32, QRD_SUM, &operation);
+    if (status != QRD_OK) return "post: " + Outcome(status);
+    status = qrd_wait(comm, operation, 0, nullptr);
+    const std::string text = qrd_last_error();
+    if (status != QRD_IN_PROGRESS || text.find("has not moved for 10 s") == std::string::npos) {
+      return "stopped: " + Outcome(status);
+    }
+    // The other calls that need the daemon are bounded, too.
+    status = qrd_wait(comm, operation, 50, nullptr);
+    if (status != QRD_IN_PROGRESS) return "with a limit: " + Outcome(status);
+    self.Report("waited");
+    self.Await("goes on");
+    status = qrd_wait(comm, operation, 0, nullptr);
+    if (status != QRD_OK || x[0] != 42) return "after: " + Outcome(status);
+    qrd_comm_finalize(comm);
+    return std::string();
+  });
+  ASSERT_EQ(ranks.AwaitReport(0), "ready");
+  daemon_.Signal(SIGSTOP);
+  ranks.Send(0, "stopped");
+  EXPECT_EQ(ranks.AwaitReport(0), "waited");
+  daemon_.Signal(SIGCONT);
+  ranks.Send(0, "goes on");
+  EXPECT_THAT(ranks.Wait(), Each(IsEmpty()));
+}
+
 TEST_F(ClientLifecycleTest, AKilledPeerIsNamedToTheOthersAndTheirReplacementsGoOn) {
   constexpr uint32_t kRanks = 3;
   RankProcesses ranks(kRanks, [&](RankProcess& self) {

@@ -134,6 +134,8 @@ TEST(LayoutTest, NodeHeaderFields) {
   EXPECT_FIELD(NodeHeader, padding, 24, 40);
   EXPECT_FIELD(NodeHeader, engine_sleeping, 64, 4);
   EXPECT_FIELD(NodeHeader, padding2, 68, 60);
+  EXPECT_FIELD(NodeHeader, progress_ns, 128, 8);
+  EXPECT_FIELD(NodeHeader, padding3, 136, 56);
   EXPECT_EQ(kNodeSegmentBytes, 4096u);
 }
 

@@ -178,8 +178,9 @@ QRD_API qrd_status qrd_mem_deregister(qrd_comm_t comm, void* ptr);
 QRD_API qrd_status qrd_all_reduce(qrd_comm_t comm, const void* input, void* output, size_t count,
                                   qrd_dtype dtype, qrd_reduce_op op, qrd_operation* operation);
 /* Waits for the end and releases the operation; its result is the return value. timeout_ms 0: until
- * the daemon reports (it has a deadline for every operation and its death is noticed).
- * QRD_IN_PROGRESS after timeout_ms: not released, wait again. QRD_NOT_FOUND: no such operation, or
+ * the daemon reports (it has a deadline for every operation and its death is noticed), or until it
+ * has shown no sign of life for 10 s (stopped by a signal or a debugger). QRD_IN_PROGRESS after
+ * either time: not released, wait again. QRD_NOT_FOUND: no such operation, or
  * released before (also by another thread that waited for it at the same time). stats may be NULL;
  * it is written whenever the operation ended, successfully or not. */
 QRD_API qrd_status qrd_wait(qrd_comm_t comm, qrd_operation operation, uint32_t timeout_ms,

@@ -114,8 +114,13 @@ class Operation {
   }
   ~Operation() { Drop(); }
 
-  // Waits for the end. Throws if the operation failed; it is released either way.
-  qrd_op_stats Wait() { return *Finish(0); }
+  // Waits for the end. Throws if the operation failed; it is released either way. Throws
+  // QRD_IN_PROGRESS, and does not release it, if the daemon shows no sign of life for 10 s.
+  qrd_op_stats Wait() {
+    const std::optional<qrd_op_stats> stats = Finish(0);
+    if (!stats) Check(QRD_IN_PROGRESS);
+    return *stats;
+  }
   // Empty after the timeout: wait again.
   std::optional<qrd_op_stats> WaitFor(std::chrono::nanoseconds timeout) {
     return timeout.count() <= 0 ? TryWait() : Finish(internal::TimeoutMs(timeout));

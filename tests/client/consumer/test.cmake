@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Installs libqrd and libqrd-dev to an empty prefix, moves the tree, and builds and runs the stranger's
 # project against it by find_package and by pkg-config.
-# cmake -D BUILD=... -D SOURCE=... -D LIBDIR=... -D CC=... -D CXX=... -D FLAGS=... -P test.cmake
+# cmake -D BUILD=... -D SOURCE=... -D LIBDIR=... -D GENERATOR=... -D CC=... -D CXX=... -D FLAGS=... -P test.cmake
 execute_process(COMMAND mktemp -d /tmp/qrd-consumer-XXXXXX OUTPUT_VARIABLE work
   OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
 
@@ -27,7 +27,7 @@ endforeach()
 # Nothing in the tree may remember where it was installed.
 file(RENAME ${work}/first ${work}/prefix)
 
-run(ignored ${CMAKE_COMMAND} -S ${SOURCE} -B ${work}/build -DCMAKE_PREFIX_PATH=${work}/prefix
+run(ignored ${CMAKE_COMMAND} -S ${SOURCE} -B ${work}/build -G ${GENERATOR} -DCMAKE_PREFIX_PATH=${work}/prefix
   -DCMAKE_C_COMPILER=${CC} -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_C_FLAGS=${FLAGS} -DCMAKE_CXX_FLAGS=${FLAGS})
 run(ignored ${CMAKE_COMMAND} --build ${work}/build)
 

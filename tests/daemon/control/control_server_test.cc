@@ -283,9 +283,8 @@ TEST(ControlServer, TakesMembersOfTheAdminGroupAsAdmins) {
 TEST(ControlServer, NeverTakesAStrangerForAnAdminWhoConnectsAtTheSameTime) {
   if (geteuid() != 0) GTEST_SKIP() << "needs uid 0 to be somebody else";
   const ControlEnv env;
-  std::atomic<bool> stop{false};
-  std::thread admin([&] {
-    while (!stop) {
+  std::jthread admin([&](std::stop_token stop) {
+    while (!stop.stop_requested()) {
       const int fd = env.RawConnect();
       if (fd >= 0) close(fd);
     }
@@ -303,8 +302,7 @@ TEST(ControlServer, NeverTakesAStrangerForAnAdminWhoConnectsAtTheSameTime) {
     const grpc::Status status = stub->SetPolicy(&context, SetRequest(kInt8Policy), &reply);
     EXPECT_FALSE(status.ok());
   }
-  stop = true;
-  admin.join();
+  admin = {};  // stops
   EXPECT_EQ(env.policy->current()->generation(), 1u);
 }
 

@@ -106,7 +106,12 @@ TEST(ReattachTest, ArenaInUseIsNotFreed) {
   auto clients = daemon.Group(2);
   const RawArena arena = clients[0]->Alloc(4096);
   clients[0]->Post(clients[0]->AllReduce(arena, 0, 0, 4));
-  while (clients[0]->consumer()->head.load() == 0) std::this_thread::yield();
+  // Not until the ring's head has moved: the engine moves it before it pins the arena.
+  v1::Group group;
+  while (group.waiting_operations() == 0) {
+    daemon.engine->GroupDetail(clients[0]->joined().session_id(), &group);
+    std::this_thread::yield();
+  }
   EXPECT_EQ(clients[0]->Free(arena), "arena 1 is in use by 2 tensors of operations in flight");
   EXPECT_EQ(clients[0]->last_status(), shm::Status::kFailedPrecondition);
   const RawArena other = clients[1]->Alloc(4096);
