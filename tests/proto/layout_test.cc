@@ -48,7 +48,7 @@ TEST(LayoutTest, TypesArePlainAndHaveTheDocumentedSize) {
   ExpectPlain<SessionHeader>(128, 64);
   ExpectPlain<ProducerLine>(64, 64);
   ExpectPlain<ConsumerLine>(64, 64);
-  ExpectPlain<NodeHeader>(128, 64);
+  ExpectPlain<NodeHeader>(192, 64);
 }
 
 TEST(LayoutTest, NoTypeThatTheDaemonCopiesHasHiddenPadding) {
