@@ -242,7 +242,6 @@ TEST_P(FieldFailuresTest, F10CountsThatNothingDivides) {
   for (const Algorithm algorithm : kAlgorithms) {
     for (const uint32_t n : {2u, 3u, 4u, 8u}) {
       for (const uint64_t count : {1u, 7u, 31u, 33u, 4095u, 4097u, 1'000'003u}) {
-        if (count > 5000 && (n == 8) != (algorithm == Algorithm::kTwoShot)) continue;
         const CaseShape shape = Shape(algorithm, Dtype::kBf16, n, count);
         CollectiveCase test(shape, MakeInputs(shape, testing::MixedValues, count));
         test.RunAndCompare(*backend_);

@@ -58,7 +58,7 @@ void WaitUntilNothingIsHeld(DataPath* daemon, size_t descriptors) {
 TEST(ReattachTest, NothingStaysAfterManyRounds) {  // F26
   DataPath daemon;
   const size_t descriptors = OpenDescriptors(), mappings = SharedMappings();
-  for (int i = 0; i < 300; ++i) AttachRunDetach(&daemon);
+  for (int i = 0; i < 1000; ++i) AttachRunDetach(&daemon);
   WaitUntilNothingIsHeld(&daemon, descriptors);
   EXPECT_EQ(OpenDescriptors(), descriptors);
   EXPECT_EQ(SharedMappings(), mappings);
