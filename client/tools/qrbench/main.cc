@@ -8,6 +8,7 @@
 #include "client/tools/qrbench/flags.h"
 #include "client/tools/qrbench/interrupt.h"
 #include "client/tools/qrbench/live.h"
+#include "client/tools/qrbench/model_command.h"
 #include "client/tools/qrbench/relay.h"
 #include "qrd/qrd.h"
 
@@ -95,6 +96,7 @@ int main(int argc, char** argv) {
   AddGolden(line);
   AddAccuracy(line);
   AddLiveCommand(line);
+  AddModelCommand(line);
   AddRelay(line);
   return line.Main(argc, argv);
 }
