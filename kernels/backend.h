@@ -24,6 +24,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/auto_plan.h"
 #include "kernels/types.h"
 
 namespace qrd {
@@ -86,8 +87,9 @@ class DeviceGroup {
 
   // Puts a validated operation on the devices and returns. Once rank r's output is complete, and
   // visible to every process, the device stores 1 into *done_words[r] (null: no such word; else in
-  // DeviceVisibleMemory). Returns a ticket; tickets count up. Not OK: nothing was launched and no
-  // word will be written.
+  // DeviceVisibleMemory); it does so for every launched operation, also for one that fails. Returns
+  // a ticket; tickets count up. Not OK: nothing was launched and no word will be written;
+  // RESOURCE_EXHAUSTED: too many in flight, try again after a Poll() that says done.
   virtual absl::StatusOr<uint64_t> Launch(const LaunchParams& params,
                                           std::span<std::atomic<uint32_t>* const> done_words) = 0;
 
@@ -95,12 +97,17 @@ class DeviceGroup {
     bool done = false;
     uint64_t nonfinite_count = 0;  // of a done operation: elements of one rank's result
   };
-  // Not OK: the operation failed (a wait inside the kernel passed its bound, the device failed, or
-  // Abort()); it and all later ones of this group have, and their done words were not written.
+  // Not OK: the operation failed. DEADLINE_EXCEEDED (a wait inside the kernel passed its bound) or
+  // ABORTED: so have all others in flight on the same memory; the next Launch() starts anew.
+  // INTERNAL: the device failed for good, and done words may be missing.
   virtual absl::StatusOr<Progress> Poll(uint64_t ticket) = 0;
 
-  // What runs ends soon and fails.
+  // What runs ends soon and fails, other groups' operations on the same memory too.
   virtual void Abort() = 0;
+
+  // What lies between the ranks (for PlanAuto), and whether the vendor's library can serve them.
+  virtual LinkKind link() const = 0;
+  virtual bool library_available() const { return false; }
 };
 
 class Backend {

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/gpu/gpu_collective.h"
+#include "kernels/gpu/runtime_support.h"
 
 namespace qrd::gpu {
 namespace {

@@ -8,13 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/gpu/plan.h"
+#include "kernels/gpu/runtime_support.h"
 #include "kernels/gpu/validate.h"
-
-#define QRD_RETURN_IF_RUNTIME_ERROR(call)                              \
-  do {                                                                 \
-    const hipError_t qrd_error = (call);                               \
-    if (qrd_error != hipSuccess) return FromRuntime(qrd_error, #call); \
-  } while (false)
 
 namespace qrd::gpu {
 namespace {
@@ -24,29 +19,6 @@ constexpr uint64_t RoundUp(uint64_t bytes) {
   return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
 }
 constexpr uint64_t kControlBytes = RoundUp(sizeof(Control));
-
-// The runtime's current device belongs to the thread: put it back.
-class ScopedDevice {
- public:
-  explicit ScopedDevice(int device) {
-    if (hipGetDevice(&before_) != hipSuccess) before_ = 0;
-    error_ = hipSetDevice(device);
-  }
-  ~ScopedDevice() { (void)hipSetDevice(before_); }
-  ScopedDevice(const ScopedDevice&) = delete;
-  ScopedDevice& operator=(const ScopedDevice&) = delete;
-  hipError_t error() const { return error_; }
-
- private:
-  int before_ = 0;
-  hipError_t error_;
-};
-
-// Memory that kernels write while we read it.
-template <typename T>
-T ReadShared(const T& value) {
-  return std::atomic_ref<T>(const_cast<T&>(value)).load(std::memory_order_acquire);
-}
 
 }  // namespace
 
@@ -183,7 +155,7 @@ absl::Status GpuCollective::AllocatePools() {
       inboxes_[ranks[k]] = pool.memory + ranks.size() * kControlBytes + k * inbox_bytes_;
     }
   }
-  const size_t status_bytes = world_size() * sizeof(RankStatus);
+  const size_t status_bytes = size_t{options_.result_slots} * world_size() * sizeof(RankStatus);
   QRD_RETURN_IF_RUNTIME_ERROR(hipHostMalloc(&host_block_, status_bytes + sizeof(RankStatus),
                                             hipHostMallocMapped | hipHostMallocPortable));
   std::memset(host_block_, 0, status_bytes + sizeof(RankStatus));
@@ -206,7 +178,7 @@ absl::Status GpuCollective::Validate(const LaunchParams& params) const {
   return ValidateLaunch(params, world_size());
 }
 
-AllReduceArgs GpuCollective::MakeArgs(const LaunchParams& params) const {
+AllReduceArgs GpuCollective::MakeArgs(const LaunchParams& params, uint32_t result_slot) const {
   AllReduceArgs args = {};
   uint64_t addresses = 0;
   for (uint32_t r = 0; r < params.world_size; ++r) {
@@ -217,7 +189,7 @@ AllReduceArgs GpuCollective::MakeArgs(const LaunchParams& params) const {
     addresses |= reinterpret_cast<uintptr_t>(params.inputs[r]) |
                  reinterpret_cast<uintptr_t>(params.outputs[r]);
   }
-  args.status = status_;
+  args.status = status_ + size_t{result_slot} * world_size();
   args.abort = abort_;
   args.count = params.count;
   args.timeout_ns = options_.timeout_ns;
@@ -229,13 +201,18 @@ AllReduceArgs GpuCollective::MakeArgs(const LaunchParams& params) const {
   return args;
 }
 
-absl::Status GpuCollective::Launch(const LaunchParams& params,
-                                   std::span<const hipStream_t> streams) {
-  return LaunchRanks(params, ~uint32_t{0}, streams);
+absl::Status GpuCollective::Launch(const LaunchParams& params, std::span<const hipStream_t> streams,
+                                   uint32_t result_slot) {
+  return LaunchRanks(params, ~uint32_t{0}, streams, result_slot);
 }
 
 absl::Status GpuCollective::LaunchRanks(const LaunchParams& params, uint32_t rank_bits,
-                                        std::span<const hipStream_t> streams) {
+                                        std::span<const hipStream_t> streams,
+                                        uint32_t result_slot) {
+  if (result_slot >= options_.result_slots) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("result_slot = ", result_slot, ": want 0 to ", options_.result_slots - 1));
+  }
   if (streams.size() != devices_.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("streams has ", streams.size(), ": want ", devices_.size(), ", one a device"));
@@ -245,8 +222,13 @@ absl::Status GpuCollective::LaunchRanks(const LaunchParams& params, uint32_t ran
     return absl::FailedPreconditionError(
         absl::StrCat("the communicator has failed and was not reset: ", status.ToString()));
   }
+  // The slot's last operation may have left a count, and not every one has a kernel.
+  for (uint32_t r = 0; r < world_size(); ++r) {
+    std::atomic_ref<uint64_t>(status_[result_slot * world_size() + r].non_finite)
+        .store(0, std::memory_order_relaxed);
+  }
   if (params.count == 0) return absl::OkStatus();
-  AllReduceArgs args = MakeArgs(params);
+  AllReduceArgs args = MakeArgs(params, result_slot);
   const KernelTable* kernels = KernelsOf(params.codec, params.dtype);
   const void* kernel =
       params.algorithm == Algorithm::kOneShot ? kernels->one_shot : kernels->two_shot;
@@ -275,12 +257,13 @@ absl::Status GpuCollective::LaunchRanks(const LaunchParams& params, uint32_t ran
 }
 
 absl::Status GpuCollective::Health() const {
-  for (uint32_t r = 0; r < world_size(); ++r) {
-    if (ReadShared(status_[r].timed_out) == 0) continue;
-    return absl::DeadlineExceededError(absl::StrCat("rank ", r, " waited ", options_.timeout_ns,
-                                                    " ns for rank ", ReadShared(status_[r].missing),
-                                                    " (block ", ReadShared(status_[r].block),
-                                                    ", round ", ReadShared(status_[r].epoch), ")"));
+  for (uint32_t i = 0; i < options_.result_slots * world_size(); ++i) {
+    const RankStatus& status = status_[i];
+    if (ReadShared(status.timed_out) == 0) continue;
+    return absl::DeadlineExceededError(
+        absl::StrCat("rank ", i % world_size(), " waited ", options_.timeout_ns, " ns for rank ",
+                     ReadShared(status.missing), " (block ", ReadShared(status.block), ", round ",
+                     ReadShared(status.epoch), ")"));
   }
   if (ReadShared(*abort_) != 0) return absl::AbortedError("the communicator was aborted");
   return absl::OkStatus();
@@ -298,17 +281,21 @@ absl::Status GpuCollective::Reset() {
     QRD_RETURN_IF_RUNTIME_ERROR(hipMemset(pools_[i].memory, 0, RanksOn(i).size() * kControlBytes));
     QRD_RETURN_IF_RUNTIME_ERROR(hipDeviceSynchronize());
   }
-  std::memset(host_block_, 0, (world_size() + 1) * sizeof(RankStatus));
+  std::memset(host_block_, 0, (options_.result_slots * world_size() + 1) * sizeof(RankStatus));
   return absl::OkStatus();
 }
 
-uint64_t GpuCollective::finished_operations(uint32_t rank) const {
-  return rank < world_size() ? ReadShared(status_[rank].operations) : 0;
+uint64_t GpuCollective::finished_operations(uint32_t rank, uint32_t result_slot) const {
+  if (rank >= world_size() || result_slot >= options_.result_slots) return 0;
+  return ReadShared(status_[result_slot * world_size() + rank].operations);
 }
 
-uint64_t GpuCollective::non_finite() const {
+uint64_t GpuCollective::non_finite(uint32_t result_slot) const {
+  if (result_slot >= options_.result_slots) return 0;
   uint64_t sum = 0;
-  for (uint32_t r = 0; r < world_size(); ++r) sum += ReadShared(status_[r].non_finite);
+  for (uint32_t r = 0; r < world_size(); ++r) {
+    sum += ReadShared(status_[result_slot * world_size() + r].non_finite);
+  }
   return sum;
 }
 

@@ -36,6 +36,7 @@ class GpuCollective {
     uint64_t pool_bytes_max = uint64_t{128} << 20;  // of each device
     uint64_t timeout_ns = 10'000'000'000;           // of one wait for another rank
     uint32_t blocks_max = kBlocksPerRankMax;        // of each rank
+    uint32_t result_slots = 1;                      // operations whose counts can be told apart
   };
   static absl::StatusOr<std::unique_ptr<GpuCollective>> Create(const Options& options);
   ~GpuCollective();
@@ -46,12 +47,13 @@ class GpuCollective {
   absl::Status Validate(const LaunchParams& params) const;
 
   // Puts the operation on streams[i] for devices()[i]. Tensors are reachable from every device.
-  // FAILED_PRECONDITION after a timeout or an abort, until Reset().
-  absl::Status Launch(const LaunchParams& params, std::span<const hipStream_t> streams);
+  // FAILED_PRECONDITION after a timeout or an abort, until Reset(). Counts go to `result_slot`.
+  absl::Status Launch(const LaunchParams& params, std::span<const hipStream_t> streams,
+                      uint32_t result_slot = 0);
   // Only the ranks whose bit is set; somebody launches the others. The parts of one operation must
   // be able to run at the same time.
   absl::Status LaunchRanks(const LaunchParams& params, uint32_t rank_bits,
-                           std::span<const hipStream_t> streams);
+                           std::span<const hipStream_t> streams, uint32_t result_slot = 0);
 
   // OK; DEADLINE_EXCEEDED naming who waited for whom; ABORTED. Looks at host memory only: results
   // of an operation that failed are not defined.
@@ -61,10 +63,10 @@ class GpuCollective {
   // Back to work after a failure. No operation runs any more.
   absl::Status Reset();
 
-  // Operations that rank has finished, and NaN or Inf elements of the result of the last one, once
-  // its stream has passed it. (Of world size 1: not counted.)
-  uint64_t finished_operations(uint32_t rank) const;
-  uint64_t non_finite() const;
+  // Operations of the slot that rank has finished, and NaN or Inf elements of the result of the
+  // last one, once its stream has passed it. (Of world size 1: not counted.)
+  uint64_t finished_operations(uint32_t rank, uint32_t result_slot = 0) const;
+  uint64_t non_finite(uint32_t result_slot = 0) const;
 
   const std::vector<int>& devices() const { return devices_; }
   uint32_t world_size() const { return static_cast<uint32_t>(options_.device_of_rank.size()); }
@@ -81,7 +83,7 @@ class GpuCollective {
   absl::Status ChooseBlocks();
   absl::Status EnablePeerAccess() const;
   absl::Status AllocatePools();
-  AllReduceArgs MakeArgs(const LaunchParams& params) const;
+  AllReduceArgs MakeArgs(const LaunchParams& params, uint32_t result_slot) const;
   std::vector<uint32_t> RanksOn(size_t device_index) const;
 
   Options options_;
@@ -89,7 +91,7 @@ class GpuCollective {
   std::vector<Pool> pools_;   // one a device
   Control* controls_[kWorldSizeMax] = {};
   uint8_t* inboxes_[kWorldSizeMax] = {};
-  void* host_block_ = nullptr;  // RankStatus of all ranks, then the abort word
+  void* host_block_ = nullptr;  // RankStatus of all slots and ranks, then the abort word
   RankStatus* status_ = nullptr;
   uint32_t* abort_ = nullptr;
   std::array<uint32_t, kCodecCount> blocks_ = {};  // of a rank, by codec
@@ -103,9 +105,6 @@ absl::StatusOr<std::string> DeviceTarget(int device);
 // Loads every kernel on every device of `devices` (a load in mid-operation could wait for the
 // device) and checks that the collectives' grids fit.
 absl::Status LoadKernels(std::span<const int> devices);
-
-// `status` for an error of the runtime: INTERNAL with the call and the runtime's words.
-absl::Status FromRuntime(hipError_t error, const char* call);
 
 // Encode and decode on the device: pointers to device memory. As in kernels/codec.h.
 absl::Status LaunchEncode(Codec codec, Dtype dtype, bool from_fp32, const void* x, uint64_t count,

@@ -9,6 +9,9 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
+#include <cstdint>
+
 // Debian's HIP headers do not compile against CUDA 13, so the mapping is here and no longer than
 // what is used.
 using hipError_t = cudaError_t;
@@ -21,11 +24,17 @@ using hipFuncAttributes = cudaFuncAttributes;
 
 // NOLINTBEGIN(cppcoreguidelines-macro-usage)
 #define hipSuccess cudaSuccess
+#define hipErrorNotSupported cudaErrorNotSupported
+#define hipErrorMemoryAllocation cudaErrorMemoryAllocation
 #define hipErrorPeerAccessAlreadyEnabled cudaErrorPeerAccessAlreadyEnabled
 #define hipErrorNotReady cudaErrorNotReady
 #define hipDeviceAttributeCooperativeLaunch cudaDevAttrCooperativeLaunch
 #define hipDeviceAttributeMultiprocessorCount cudaDevAttrMultiProcessorCount
 #define hipDeviceAttributeWarpSize cudaDevAttrWarpSize
+#define hipHostRegisterMapped cudaHostRegisterMapped
+#define hipHostRegisterPortable cudaHostRegisterPortable
+#define hipIpcMemHandle_t cudaIpcMemHandle_t
+#define hipIpcMemLazyEnablePeerAccess cudaIpcMemLazyEnablePeerAccess
 #define hipHostMallocMapped cudaHostAllocMapped
 #define hipHostMallocPortable cudaHostAllocPortable
 #define hipMemcpyDeviceToDevice cudaMemcpyDeviceToDevice
@@ -38,6 +47,8 @@ using hipFuncAttributes = cudaFuncAttributes;
 #define hipDeviceCanAccessPeer cudaDeviceCanAccessPeer
 #define hipDeviceEnablePeerAccess cudaDeviceEnablePeerAccess
 #define hipDeviceGetAttribute cudaDeviceGetAttribute
+#define hipDeviceGetByPCIBusId cudaDeviceGetByPCIBusId
+#define hipDeviceGetPCIBusId cudaDeviceGetPCIBusId
 #define hipDeviceSynchronize cudaDeviceSynchronize
 #define hipEventCreate cudaEventCreate
 #define hipEventDestroy cudaEventDestroy
@@ -56,11 +67,18 @@ using hipFuncAttributes = cudaFuncAttributes;
 #define hipGraphInstantiateWithFlags cudaGraphInstantiateWithFlags
 #define hipGraphLaunch cudaGraphLaunch
 #define hipHostFree cudaFreeHost
+#define hipHostGetDevicePointer cudaHostGetDevicePointer
 #define hipHostMalloc cudaHostAlloc
+#define hipHostRegister cudaHostRegister
+#define hipHostUnregister cudaHostUnregister
+#define hipIpcCloseMemHandle cudaIpcCloseMemHandle
+#define hipIpcGetMemHandle cudaIpcGetMemHandle
+#define hipIpcOpenMemHandle cudaIpcOpenMemHandle
 #define hipLaunchCooperativeKernel cudaLaunchCooperativeKernel
 #define hipLaunchKernel cudaLaunchKernel
 #define hipMalloc cudaMalloc
 #define hipMemcpy cudaMemcpy
+#define hipMemGetInfo cudaMemGetInfo
 #define hipMemcpyAsync cudaMemcpyAsync
 #define hipMemset cudaMemset
 #define hipMemsetAsync cudaMemsetAsync
@@ -77,13 +95,79 @@ using hipFuncAttributes = cudaFuncAttributes;
 // Memory that other devices write flags and payload into.
 inline hipError_t AllocateShared(void** memory, size_t bytes) { return cudaMalloc(memory, bytes); }
 
+// A driver call: looked up, so that nothing links the driver's library.
+inline hipError_t hipStreamWriteValue32(hipStream_t stream, void* word, uint32_t value,
+                                        unsigned flags) {
+  using Function = int (*)(hipStream_t, unsigned long long, uint32_t, unsigned);
+  static const Function function = [] {
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+    const hipError_t error = cudaGetDriverEntryPointByVersion("cuStreamWriteValue32", &found, 12000,
+                                                              cudaEnableDefault, &result);
+    const bool there = error == cudaSuccess && result == cudaDriverEntryPointSuccess;
+    return reinterpret_cast<Function>(there ? found : nullptr);
+  }();
+  if (function == nullptr) return cudaErrorNotSupported;
+  // The driver's error numbers are the runtime's.
+  return static_cast<cudaError_t>(
+      function(stream, reinterpret_cast<unsigned long long>(word), value, flags));
+}
+
+// Of the allocation that begins at `base`.
+inline hipError_t AllocationBytes(void* base, uint64_t* bytes) {
+  using Function = int (*)(unsigned long long*, size_t*, unsigned long long);
+  static const Function function = [] {
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+    const hipError_t error = cudaGetDriverEntryPointByVersion("cuMemGetAddressRange", &found, 12000,
+                                                              cudaEnableDefault, &result);
+    const bool there = error == cudaSuccess && result == cudaDriverEntryPointSuccess;
+    return reinterpret_cast<Function>(there ? found : nullptr);
+  }();
+  if (function == nullptr) return cudaErrorNotSupported;
+  size_t size = 0;
+  const int error = function(nullptr, &size, reinterpret_cast<unsigned long long>(base));
+  *bytes = size;
+  return static_cast<cudaError_t>(error);
+}
+
+// The 16 bytes that name a device on this machine.
+inline hipError_t DeviceUuid(int device, unsigned char bytes[16]) {
+  cudaDeviceProp properties;
+  const hipError_t error = cudaGetDeviceProperties(&properties, device);
+  for (int i = 0; error == cudaSuccess && i < 16; ++i) {
+    bytes[i] = static_cast<unsigned char>(properties.uuid.bytes[i]);
+  }
+  return error;
+}
+
 #else
 
 #include <hip/hip_runtime_api.h>
 
+#include <cstddef>
+
 // Uncached: a peer's stores over the links are seen without a cache flush on this side.
 inline hipError_t AllocateShared(void** memory, size_t bytes) {
   return hipExtMallocWithFlags(memory, bytes, hipDeviceMallocUncached);
+}
+
+// Of the allocation that begins at `base`.
+inline hipError_t AllocationBytes(void* base, uint64_t* bytes) {
+  size_t size = 0;
+  const hipError_t error = hipMemGetAddressRange(nullptr, &size, base);
+  *bytes = size;
+  return error;
+}
+
+// The 16 bytes that name a device on this machine.
+inline hipError_t DeviceUuid(int device, unsigned char bytes[16]) {
+  hipUUID uuid;
+  const hipError_t error = hipDeviceGetUuid(&uuid, device);
+  for (int i = 0; error == hipSuccess && i < 16; ++i) {
+    bytes[i] = static_cast<unsigned char>(uuid.bytes[i]);
+  }
+  return error;
 }
 
 #endif

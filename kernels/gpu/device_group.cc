@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/gpu/device_group.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/gpu/runtime_support.h"
+
+namespace qrd::gpu {
+namespace {
+
+// Asking a stream costs a call of the driver: not at every look.
+constexpr uint32_t kPollsBetweenChecks = 256;
+// Of what is on the streams when a group ends. Kernels give up well before it.
+constexpr std::chrono::seconds kEndTimeout{20};
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<DevicePool>> DevicePool::Create(std::vector<int> device_of_rank,
+                                                               const VisibleMemory* visible) {
+  std::shared_ptr<DevicePool> pool(new DevicePool(std::move(device_of_rank), visible));
+  if (absl::Status status = pool->Initialize(); !status.ok()) return status;
+  return pool;
+}
+
+absl::Status DevicePool::Initialize() {
+  GpuCollective::Options options;
+  options.device_of_rank = device_of_rank_;
+  options.result_slots = kInFlightMax;
+  auto collective = GpuCollective::Create(options);
+  if (!collective.ok()) return collective.status();
+  collective_ = *std::move(collective);
+  for (const int ordinal : collective_->devices()) {
+    const ScopedDevice device(ordinal);
+    QRD_RETURN_IF_RUNTIME_ERROR(device.error());
+    hipStream_t stream = nullptr;
+    QRD_RETURN_IF_RUNTIME_ERROR(hipStreamCreateWithFlags(&stream, hipStreamNonBlocking));
+    streams_.push_back(stream);
+  }
+  const size_t bytes = kInFlightMax * streams_.size() * sizeof(uint32_t);
+  void* words = nullptr;
+  QRD_RETURN_IF_RUNTIME_ERROR(
+      hipHostMalloc(&words, bytes, hipHostMallocMapped | hipHostMallocPortable));
+  words_ = static_cast<uint32_t*>(words);
+  QRD_RETURN_IF_RUNTIME_ERROR(hipHostGetDevicePointer(&words, words_, 0));
+  device_words_ = static_cast<uint32_t*>(words);
+  std::fill_n(words_, bytes / sizeof(uint32_t), 0);
+  return absl::OkStatus();
+}
+
+DevicePool::~DevicePool() {
+  if (collective_ != nullptr) collective_->Abort();
+  for (size_t i = 0; i < streams_.size(); ++i) {
+    const ScopedDevice device(collective_->devices()[i]);
+    (void)hipStreamSynchronize(streams_[i]);
+    (void)hipStreamDestroy(streams_[i]);
+  }
+  if (words_ != nullptr) (void)hipHostFree(words_);
+}
+
+bool DevicePool::Passed(size_t slot) const {
+  const auto want = static_cast<uint32_t>(slots_[slot].ticket);
+  for (size_t i = 0; i < streams_.size(); ++i) {
+    // Acquire: what the operation wrote to host memory before comes with it.
+    if (Word(slot, i).load(std::memory_order_acquire) != want) return false;
+  }
+  return true;
+}
+
+absl::Status DevicePool::CheckDevices() {
+  for (size_t i = 0; lost_.ok() && i < streams_.size(); ++i) {
+    const ScopedDevice device(collective_->devices()[i]);
+    const hipError_t error = hipStreamQuery(streams_[i]);
+    if (error != hipSuccess && error != hipErrorNotReady) {
+      lost_ = FromRuntime(error, "a device of the communicator has failed");
+    }
+  }
+  return lost_;
+}
+
+absl::Status DevicePool::MakeHealthy() {
+  const absl::Status health = collective_->Health();
+  if (health.ok()) return health;
+  if (absl::Status status = CheckDevices(); !status.ok()) return status;
+  for (size_t slot = 0; slot < kInFlightMax; ++slot) {
+    if (slots_[slot].ticket != 0 && !Passed(slot)) {
+      return absl::ResourceExhaustedError(
+          "operations of the communicator that failed are still ending");
+    }
+  }
+  for (Slot& slot : slots_) {
+    if (slot.ticket != 0 && slot.failure.ok()) slot.failure = health;
+  }
+  return collective_->Reset();
+}
+
+absl::Status DevicePool::WriteWords(size_t slot,
+                                    std::span<std::atomic<uint32_t>* const> done_words) {
+  const std::vector<int>& devices = collective_->devices();
+  for (size_t i = 0; i < streams_.size(); ++i) {
+    const ScopedDevice device(devices[i]);
+    QRD_RETURN_IF_RUNTIME_ERROR(device.error());
+    for (size_t rank = 0; rank < done_words.size(); ++rank) {
+      if (done_words[rank] == nullptr || device_of_rank_[rank] != devices[i]) continue;
+      void* word = visible_->Translate(done_words[rank]);
+      QRD_RETURN_IF_RUNTIME_ERROR(hipStreamWriteValue32(streams_[i], word, 1, 0));
+    }
+    QRD_RETURN_IF_RUNTIME_ERROR(
+        hipStreamWriteValue32(streams_[i], device_words_ + slot * streams_.size() + i,
+                              static_cast<uint32_t>(slots_[slot].ticket), 0));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<uint64_t> DevicePool::Launch(const LaunchParams& params,
+                                            std::span<std::atomic<uint32_t>* const> done_words) {
+  for (std::atomic<uint32_t>* word : done_words) {
+    if (word != nullptr && visible_->Translate(word) == nullptr) {
+      return absl::InvalidArgumentError("done_words: a word is not in device-visible memory");
+    }
+  }
+  absl::MutexLock lock(&mu_);
+  if (!lost_.ok()) return lost_;
+  if (absl::Status status = MakeHealthy(); !status.ok()) return status;
+  const auto free = std::ranges::find(slots_, uint64_t{0}, &Slot::ticket);
+  if (free == slots_.end()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("operations on the devices: ", kInFlightMax, ", the bound of a communicator"));
+  }
+  const auto slot = static_cast<size_t>(free - slots_.begin());
+  const uint64_t ticket = next_ticket_++;
+  for (size_t i = 0; i < streams_.size(); ++i) {
+    Word(slot, i).store(static_cast<uint32_t>(ticket) - 1, std::memory_order_relaxed);
+  }
+  absl::Status status = collective_->Launch(params, streams_, static_cast<uint32_t>(slot));
+  if (!status.ok()) {
+    // With several devices some may have got their part: it ends by the abort, and all fails.
+    if (streams_.size() > 1) collective_->Abort();
+    return status;
+  }
+  *free = {ticket, absl::OkStatus()};
+  status = WriteWords(slot, done_words);
+  if (!status.ok()) {
+    lost_ = status;  // the streams are in no known state
+    return status;
+  }
+  return ticket;
+}
+
+absl::StatusOr<DeviceGroup::Progress> DevicePool::Poll(uint64_t ticket) {
+  absl::MutexLock lock(&mu_);
+  const auto found = std::ranges::find(slots_, ticket, &Slot::ticket);
+  if (ticket == 0 || found == slots_.end()) {
+    return absl::InvalidArgumentError(absl::StrCat("ticket = ", ticket, ": not in flight"));
+  }
+  const auto slot = static_cast<size_t>(found - slots_.begin());
+  if (found->failure.ok() && lost_.ok() && !Passed(slot)) {
+    if (++polls_ % kPollsBetweenChecks != 0 || CheckDevices().ok()) return DeviceGroup::Progress{};
+  }
+  absl::Status failure = !lost_.ok() ? lost_ : found->failure;
+  if (failure.ok()) failure = collective_->Health();
+  *found = {};
+  if (!failure.ok()) return failure;
+  return DeviceGroup::Progress{true, collective_->non_finite(static_cast<uint32_t>(slot))};
+}
+
+LinkKind DevicePool::link() const {
+  if (streams_.size() <= 1) return LinkKind::kSameDevice;
+#if defined(QRD_GPU_CUDA)
+  return LinkKind::kNvlink;
+#else
+  return LinkKind::kXgmi;
+#endif
+}
+
+PooledGroup::~PooledGroup() {
+  const auto end = std::chrono::steady_clock::now() + kEndTimeout;
+  while (!open_.empty() && std::chrono::steady_clock::now() < end) {
+    const uint64_t ticket = open_.back();
+    const absl::StatusOr<Progress> progress = Poll(ticket);
+    if (progress.ok() && !progress->done) std::this_thread::yield();
+  }
+}
+
+absl::StatusOr<uint64_t> PooledGroup::Launch(const LaunchParams& params,
+                                             std::span<std::atomic<uint32_t>* const> done_words) {
+  absl::StatusOr<uint64_t> ticket = pool_->Launch(params, done_words);
+  if (ticket.ok()) open_.push_back(*ticket);
+  return ticket;
+}
+
+absl::StatusOr<DeviceGroup::Progress> PooledGroup::Poll(uint64_t ticket) {
+  absl::StatusOr<Progress> progress = pool_->Poll(ticket);
+  if (!progress.ok() || progress->done) std::erase(open_, ticket);
+  return progress;
+}
+
+}  // namespace qrd::gpu
