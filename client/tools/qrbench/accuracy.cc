@@ -11,7 +11,7 @@
 #include "client/tools/common/exit_codes.h"
 #include "client/tools/common/table.h"
 #include "client/tools/common/units.h"
-#include "kernels/backend.h"
+#include "client/tools/qrbench/plan_quality.h"
 
 namespace qrd::tools {
 namespace {
@@ -27,44 +27,13 @@ struct AccuracyRow {
 
 std::string Text(std::string_view text) { return std::string(text); }
 
-// Inputs of all ranks in one dtype, and the host backend's result for each plan.
-absl::StatusOr<Quality> RunPlan(const AccuracySettings& settings, Dtype dtype, Codec codec,
-                                Algorithm algorithm, const std::vector<const void*>& inputs,
-                                Backend& backend) {
-  const uint64_t bytes = std::max<uint64_t>(settings.count * DtypeBytes(dtype), 1);
-  std::vector<std::vector<std::byte>> outputs(settings.ranks);
-  LaunchParams params;
-  params.codec = codec;
-  params.algorithm = algorithm;
-  params.dtype = dtype;
-  params.op = settings.op;
-  params.world_size = settings.ranks;
-  params.count = settings.count;
-  for (uint32_t rank = 0; rank < settings.ranks; ++rank) {
-    outputs[rank].resize(bytes);
-    params.inputs[rank] = inputs[rank];
-    params.outputs[rank] = outputs[rank].data();
-  }
-  if (absl::Status status = backend.Validate(params); !status.ok()) return status;
-  backend.Run(params, {0, TileCount(settings.count)});
-  return MeasureInputs(dtype, settings.op, inputs, settings.count, outputs[0].data());
-}
-
 absl::StatusOr<std::vector<AccuracyRow>> Compute(const AccuracySettings& settings) {
-  const std::unique_ptr<Backend> backend = MakeHostBackend();
   std::vector<AccuracyRow> rows;
   for (const Dtype dtype : settings.dtypes) {
-    std::vector<std::vector<std::byte>> inputs(settings.ranks);
-    std::vector<const void*> pointers;
-    for (uint32_t rank = 0; rank < settings.ranks; ++rank) {
-      inputs[rank].resize(std::max<uint64_t>(settings.count * DtypeBytes(dtype), 1));
-      settings.source.Fill(rank, dtype, settings.count, inputs[rank].data());
-      pointers.push_back(inputs[rank].data());
-    }
+    const PlanQuality plans(settings.source, dtype, settings.op, settings.ranks, settings.count);
     for (const Codec codec : settings.codecs) {
       for (const Algorithm algorithm : settings.algorithms) {
-        absl::StatusOr<Quality> quality =
-            RunPlan(settings, dtype, codec, algorithm, pointers, *backend);
+        absl::StatusOr<Quality> quality = plans.Of(codec, algorithm);
         if (!quality.ok()) return quality.status();
         const uint64_t tile = EncodedBytes(codec, dtype, kTileElements);
         rows.push_back(

@@ -23,6 +23,8 @@ void AddTensorFlags(CLI::App* app, TensorFlags* flags, const std::string& codecs
       ->type_name("N");
 }
 
+}  // namespace
+
 void AddDaemonFlags(CLI::App* app, bool* start_daemon, std::string* program,
                     ConnectionFlags* connection) {
   app->add_flag("--start-daemon", *start_daemon,
@@ -33,8 +35,6 @@ void AddDaemonFlags(CLI::App* app, bool* start_daemon, std::string* program,
       ->type_name("PATH");
   AddConnectionFlags(app, connection);
 }
-
-}  // namespace
 
 void AddAllReduceFlags(CLI::App* app, AllReduceFlags* flags) {
   AllReduceSettings& s = flags->settings;

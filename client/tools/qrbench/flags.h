@@ -36,6 +36,9 @@ struct AccuracyFlags {
   std::string output = "table";
 };
 
+// --start-daemon, --daemon and those of a connection.
+void AddDaemonFlags(CLI::App* app, bool* start_daemon, std::string* program,
+                    ConnectionFlags* connection);
 void AddAllReduceFlags(CLI::App* app, AllReduceFlags* flags);
 void AddAccuracyFlags(CLI::App* app, AccuracyFlags* flags);
 void AddGoldenFlags(CLI::App* app, GoldenSettings* settings);

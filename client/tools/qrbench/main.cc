@@ -10,6 +10,7 @@
 #include "client/tools/qrbench/live.h"
 #include "client/tools/qrbench/model_command.h"
 #include "client/tools/qrbench/relay.h"
+#include "client/tools/qrbench/tune_command.h"
 #include "qrd/qrd.h"
 
 namespace qrd::tools {
@@ -97,6 +98,7 @@ int main(int argc, char** argv) {
   AddAccuracy(line);
   AddLiveCommand(line);
   AddModelCommand(line);
+  AddTuneCommand(line);
   AddRelay(line);
   return line.Main(argc, argv);
 }

@@ -179,12 +179,8 @@ void RankRunner::CheckResult(const CaseRequest& request, const std::byte* result
   }
 }
 
-absl::Status RankRunner::Run(const CaseRequest& request, CaseReply& reply) {
+void RankRunner::FillBuffers(const CaseRequest& request) {
   const uint64_t bytes = request.count * DtypeBytes(request.dtype);
-  if (comm_ == nullptr || request.buffers == 0 ||
-      PoolBytes(bytes, request.buffers, request.in_place) > pool_bytes_) {
-    return absl::InternalError("not attached, or the case needs more memory than was announced");
-  }
   std::byte* pristine = request.in_place ? pool_ : BuffersOf(request, 0).input;
   config_.source->Fill(config_.rank, request.dtype, request.count, pristine);
   for (uint32_t i = 0; i < request.buffers; ++i) {
@@ -193,6 +189,15 @@ absl::Status RankRunner::Run(const CaseRequest& request, CaseReply& reply) {
     // A result that is not written must not pass for one of the case before.
     if (!request.in_place) std::memset(buffers.output, 0xA5, bytes);
   }
+}
+
+absl::Status RankRunner::Run(const CaseRequest& request, CaseReply& reply) {
+  const uint64_t bytes = request.count * DtypeBytes(request.dtype);
+  if (comm_ == nullptr || request.buffers == 0 ||
+      PoolBytes(bytes, request.buffers, request.in_place) > pool_bytes_) {
+    return absl::InternalError("not attached, or the case needs more memory than was announced");
+  }
+  if (!request.only_time) FillBuffers(request);
   const Buffers first = BuffersOf(request, 0);
   qrd_op_stats stats;
   if (absl::Status s = RunOnce(request, first, stats); !s.ok()) return s;
@@ -202,6 +207,7 @@ absl::Status RankRunner::Run(const CaseRequest& request, CaseReply& reply) {
   reply.wire_bytes = stats.wire_bytes;
   reply.policy_generation = stats.policy_generation;
   reply.nonfinite_count = stats.nonfinite_count;
+  if (request.only_time) return Timed(request, reply);
   reply.result_hash = Hash(first.output, bytes);
   if (absl::Status s = Timed(request, reply); !s.ok()) return s;
   const uint32_t used = std::min(request.buffers, request.warmup + request.iterations);

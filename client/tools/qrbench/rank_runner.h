@@ -30,6 +30,9 @@ struct CaseRequest {
   bool in_place = false;
   bool staged = false;
   bool check_reference = false;
+  // The buffers hold what the run before left (same count, dtype, buffers): nothing is filled and
+  // no result is looked at, only times.
+  bool only_time = false;
   uint64_t pool_bytes = 0;  // kAttach: what the largest case needs
 };
 
@@ -84,6 +87,7 @@ class RankRunner {
   absl::Status Run(const CaseRequest& request, CaseReply& reply);
   absl::Status RunOnce(const CaseRequest& request, const Buffers& buffers, qrd_op_stats& stats);
   absl::Status Timed(const CaseRequest& request, CaseReply& reply);
+  void FillBuffers(const CaseRequest& request);
   absl::Status Restore(const CaseRequest& request, const Buffers& buffers);
   void CheckResult(const CaseRequest& request, const std::byte* result, CaseReply& reply);
   Buffers BuffersOf(const CaseRequest& request, uint32_t index) const;
