@@ -25,6 +25,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/auto_plan.h"
+#include "kernels/epilogue.h"
 #include "kernels/types.h"
 
 namespace qrd {
@@ -56,6 +57,9 @@ struct LaunchParams {
   uint64_t count = 0;
   const void* inputs[kWorldSizeMax] = {};
   void* outputs[kWorldSizeMax] = {};
+  // With an epilogue the results are those of `rms_norm`, and `outputs` is not looked at.
+  Epilogue epilogue = Epilogue::kNone;
+  RmsNormParams rms_norm;
 };
 
 // Memory shared with a client. The backend owns it; what names it for the client (a memfd, or the

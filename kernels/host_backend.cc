@@ -61,6 +61,10 @@ absl::Status Unknown(const char* name, Field KernelInstance::*field, Field value
 }
 
 absl::Status ValidateInstance(const LaunchParams& p) {
+  if (p.epilogue != Epilogue::kNone) {
+    return absl::UnimplementedError(absl::StrCat("epilogue = ", static_cast<uint32_t>(p.epilogue),
+                                                 ": the host backend has none (0)"));
+  }
   if (!Exists(&KernelInstance::codec, p.codec)) {
     return Unknown("codec", &KernelInstance::codec, p.codec);
   }

@@ -52,6 +52,10 @@ absl::Status ValidateOverlap(const LaunchParams& p) {
 }  // namespace
 
 absl::Status ValidateLaunch(const LaunchParams& p, uint32_t world_size) {
+  if (p.epilogue != Epilogue::kNone) {
+    return absl::UnimplementedError(absl::StrCat("epilogue = ", static_cast<uint32_t>(p.epilogue),
+                                                 ": the gpu backend has none (0)"));
+  }
   if (p.dtype != Dtype::kFp16 && p.dtype != Dtype::kBf16 && p.dtype != Dtype::kFp32) {
     return absl::UnimplementedError(absl::StrCat("dtype = ", static_cast<uint32_t>(p.dtype),
                                                  ": the gpu backend has fp16, bf16, fp32"));
