@@ -20,8 +20,8 @@ constexpr absl::Duration kControlStopTimeout = absl::Milliseconds(500);
 
 }  // namespace
 
-App::App(Config config, std::unique_ptr<Backend> backend)
-    : config_(std::move(config)), backend_(std::move(backend)) {}
+App::App(Config config, Backends backends)
+    : config_(std::move(config)), backends_(std::move(backends)) {}
 
 App::~App() { Stop(); }
 
@@ -45,6 +45,13 @@ absl::Status App::Start() {
   if (status = sessions_->Start(); !status.ok()) return status;
   control_->SetServing(true);
   state_ = v1::NodeStatus::STATE_SERVING;
+  if (backends_.gpu != nullptr) {
+    for (const DeviceInfo& device : backends_.gpu->devices()) {
+      spdlog::info("device {}: {}", device.id, device.description);
+    }
+  } else {
+    spdlog::debug("no GPU backend: {}", std::string(backends_.gpu_status.message()));
+  }
   spdlog::info(
       "qrd {} serves {} ({} worker threads, policy generation {}, {} communicators, metrics {})",
       kVersion, config_.runtime_directory, config_.worker_threads, policy_->current()->generation(),
@@ -53,11 +60,11 @@ absl::Status App::Start() {
 }
 
 absl::Status App::StartDataPath() {
-  auto policy = PolicyStore::Open(config_.state_directory, config_.initial_policy, *backend_);
+  auto policy = PolicyStore::Open(config_.state_directory, config_.initial_policy, *backends_.host);
   if (!policy.ok()) return policy.status();
   policy_ = *std::move(policy);
 
-  auto registry = CommunicatorRegistry::Open(config_);
+  auto registry = CommunicatorRegistry::Open(config_, backends_.gpu_status);
   if (!registry.ok()) return registry.status();
   registry_ = *std::move(registry);
 
@@ -73,10 +80,10 @@ absl::Status App::StartDataPath() {
   if (!node_segment.ok()) return node_segment.status();
   node_segment_ = *std::move(node_segment);
 
-  engine_ = std::make_unique<Engine>(config_, backend_.get(), policy_.get(), metrics_.get(),
+  engine_ = std::make_unique<Engine>(config_, backends_.host.get(), policy_.get(), metrics_.get(),
                                      node_segment_.get());
   auto sessions = SessionServer::Open(config_, registry_.get(), engine_.get(), metrics_.get(),
-                                      backend_.get(), node_segment_.get());
+                                      &backends_, node_segment_.get());
   if (!sessions.ok()) return sessions.status();
   sessions_ = *std::move(sessions);
   registry_->SetEndSessionsHook([this](const std::vector<uint64_t>& session_ids) {
@@ -99,7 +106,7 @@ absl::Status App::StartControl() {
   }
   NodeSources node;
   node.config = &config_;
-  node.backend = backend_.get();
+  node.backends = backends_.all();
   node.policy = policy_.get();
   node.registry = registry_.get();
   node.metrics = metrics_.get();

@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "daemon/base/backends.h"
 #include "daemon/base/config.h"
 #include "daemon/base/directories.h"
 #include "daemon/control/control_server.h"
@@ -24,7 +25,6 @@
 #include "daemon/session/session_server.h"
 #include "daemon/telemetry/exposer.h"
 #include "daemon/telemetry/metrics.h"
-#include "kernels/backend.h"
 
 namespace qrd {
 
@@ -33,8 +33,7 @@ class App {
   // An engine whose loop has not turned for this long counts as stuck (/livez, watchdog).
   static constexpr absl::Duration kStuckAfter = absl::Seconds(5);
 
-  // With the host backend, or another one (tests).
-  explicit App(Config config, std::unique_ptr<Backend> backend = MakeHostBackend());
+  explicit App(Config config, Backends backends = Backends::HostOnly());
   ~App();  // stops without a drain
 
   // Starts everything; sessions are accepted when it returns OK. An error says what to do about it.
@@ -61,7 +60,7 @@ class App {
   std::atomic<v1::NodeStatus::State> state_{v1::NodeStatus::STATE_STARTING};
 
   std::unique_ptr<LockFile> lock_;
-  const std::unique_ptr<Backend> backend_;
+  const Backends backends_;
   std::unique_ptr<PolicyStore> policy_;
   std::unique_ptr<CommunicatorRegistry> registry_;
   std::unique_ptr<Metrics> metrics_;

@@ -117,7 +117,12 @@ int Serve(Config config) {
     return kExitFailed;
   }
   const absl::Duration drain_limit = absl::Milliseconds(config.drain_timeout_ms) + kStopMargin;
-  App app(std::move(config));
+  absl::StatusOr<Backends> backends = Backends::Make(config.gpu, config.collective_library);
+  if (!backends.ok()) {
+    spdlog::error("{}", std::string(backends.status().message()));
+    return kExitFailed;
+  }
+  App app(std::move(config), *std::move(backends));
   if (absl::Status status = app.Start(); !status.ok()) {
     spdlog::error("qrd cannot start: {}", std::string(status.message()));
     NotifyStatus(absl::StrCat("Cannot start: ", std::string(status.message())));

@@ -29,7 +29,8 @@ qrd_packages_list() {
       # llvm is there for the symbolizer.
       clang) echo clang libclang-rt-dev llvm ;;
       # systemd is there for systemd-analyze.
-      ci) qrd_packages_list test clang; echo git ccache clang-format shellcheck systemd ;;
+      ci) qrd_packages_list test clang; echo git ccache clang-format shellcheck systemd \
+        hipcc libamdhip64-dev ;;
       *) echo "packages.sh: unknown set '$set': want build, test, clang, bench or ci" >&2; return 2 ;;
     esac
   done

@@ -14,6 +14,10 @@ absl::Status NotEnqueued(const Backend& backend, const char* what) {
 
 }  // namespace
 
+absl::StatusOr<std::string> Backend::FindDevice(std::string_view) const {
+  return NotEnqueued(*this, "devices to choose from");
+}
+
 absl::StatusOr<std::unique_ptr<DeviceGroup>> Backend::PlaceGroup(std::string_view,
                                                                  std::span<const std::string>) {
   return NotEnqueued(*this, "devices to place a group on");
@@ -30,6 +34,14 @@ absl::StatusOr<std::unique_ptr<Arena>> Backend::ImportArena(std::string_view, st
 
 absl::StatusOr<std::unique_ptr<DeviceVisibleMemory>> Backend::MakeDeviceVisible(void*, uint64_t) {
   return NotEnqueued(*this, "device to show host memory to");
+}
+
+absl::StatusOr<std::string> Backend::collective_library() const {
+  return NotEnqueued(*this, "collective library");
+}
+
+absl::Status Backend::RunCodec(std::string_view, const CodecParams&) {
+  return NotEnqueued(*this, "codecs on a device");
 }
 
 }  // namespace qrd

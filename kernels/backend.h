@@ -62,6 +62,17 @@ struct LaunchParams {
   RmsNormParams rms_norm;
 };
 
+// One tensor through a codec, as Encode, EncodeFp32 and Decode of kernels/codec.h do.
+struct CodecParams {
+  Codec codec = Codec::kNone;
+  Dtype dtype = Dtype::kFp16;
+  bool encode = true;
+  bool from_fp32 = false;  // encode: the values are fp32. Decode always gives fp32
+  uint64_t count = 0;
+  const void* from = nullptr;
+  void* to = nullptr;
+};
+
 // Memory shared with a client. The backend owns it; what names it for the client (a memfd, or the
 // handle of device memory) stays good as long as the arena lives.
 class Arena {
@@ -144,6 +155,9 @@ class Backend {
 
   // The rest: enqueued backends only. The defaults say UNIMPLEMENTED.
   virtual bool enqueued() const { return false; }
+  // The id of the device that `name` (an id, or a PCI address) means. NOT_FOUND names those that
+  // exist.
+  virtual absl::StatusOr<std::string> FindDevice(std::string_view name) const;
   // device_of_rank[r] is an id of devices() (UUID), or its PCI address. Groups of one communicator
   // on the same devices share one pool. NOT_FOUND names the devices that exist; UNIMPLEMENTED:
   // devices that do not reach each other; RESOURCE_EXHAUSTED.
@@ -159,6 +173,10 @@ class Backend {
                                                              uint64_t offset_bytes, uint64_t bytes);
   virtual absl::StatusOr<std::unique_ptr<DeviceVisibleMemory>> MakeDeviceVisible(void* data,
                                                                                  uint64_t bytes);
+  // The vendor's collective library, for example "NCCL 2.28.9", or why there is none.
+  virtual absl::StatusOr<std::string> collective_library() const;
+  // For checks of the kernels: from and to are in memory of `device`. Waits for the end.
+  virtual absl::Status RunCodec(std::string_view device, const CodecParams& params);
 };
 
 std::unique_ptr<Backend> MakeHostBackend();
@@ -166,6 +184,10 @@ std::unique_ptr<Backend> MakeHostBackend();
 // FAILED_PRECONDITION if this build has no GPU backend (QRD_GPU=none), NOT_FOUND if the machine has
 // no device that it can use; both say what to do. kernels/gpu/gpu_backend.cc, or
 // kernels/no_gpu_backend.cc in its place.
-absl::StatusOr<std::unique_ptr<Backend>> MakeGpuBackend();
+//
+// collective_library: of ALGORITHM_LIBRARY: "auto", "off" or a path (config.proto). One that cannot
+// be loaded is no error: see Backend::collective_library.
+absl::StatusOr<std::unique_ptr<Backend>> MakeGpuBackend(
+    std::string_view collective_library = "auto");
 
 }  // namespace qrd

@@ -4,7 +4,7 @@
 
 namespace qrd {
 
-absl::StatusOr<std::unique_ptr<Backend>> MakeGpuBackend() {
+absl::StatusOr<std::unique_ptr<Backend>> MakeGpuBackend(std::string_view) {
   return absl::FailedPreconditionError(
       "this build has no GPU backend: configure with -DQRD_GPU=hip or -DQRD_GPU=cuda");
 }

@@ -9,7 +9,8 @@ namespace {
 constexpr std::array<std::string_view, kCodecCount> kCodecNames = {
     "none", "fp8", "int8", "int6", "int4", "fp4", "int3", "lp4", "lp3", "lp3c", "lp2"};
 constexpr std::array kAllDtypes = {Dtype::kFp16, Dtype::kBf16, Dtype::kFp32};
-constexpr std::array kAllAlgorithms = {Algorithm::kOneShot, Algorithm::kTwoShot};
+constexpr std::array kAllAlgorithms = {Algorithm::kOneShot, Algorithm::kTwoShot,
+                                       Algorithm::kLibrary};
 constexpr std::array kAllReduceOps = {ReduceOp::kSum, ReduceOp::kAvg};
 
 template <typename T>
@@ -53,6 +54,8 @@ std::string_view Name(Algorithm algorithm) {
       return "one_shot";
     case Algorithm::kTwoShot:
       return "two_shot";
+    case Algorithm::kLibrary:
+      return "library";
   }
   return "unknown";
 }

@@ -34,7 +34,9 @@ inline constexpr std::array<Codec, kCodecCount> kAllCodecs = {
     Codec::kNone, Codec::kFp8, Codec::kInt8, Codec::kInt6, Codec::kInt4, Codec::kFp4,
     Codec::kInt3, Codec::kLp4, Codec::kLp3,  Codec::kLp3c, Codec::kLp2};
 
-enum class Algorithm : uint8_t { kOneShot = 1, kTwoShot = 2 };
+// kLibrary: the vendor's collective library (RCCL, NCCL), without a codec, in its own order of
+// additions; of GPU communicators only.
+enum class Algorithm : uint8_t { kOneShot = 1, kTwoShot = 2, kLibrary = 3 };
 
 inline constexpr uint64_t kTileElements = 2048;
 inline constexpr uint32_t kWorldSizeMax = shm::kWorldSizeMax;
@@ -109,7 +111,7 @@ constexpr TileRange OwnedTiles(uint64_t count, uint32_t world_size, uint32_t ran
 
 // Bytes that rank `rank` sends over links: two_shot sends every other owner its encoded part and
 // the own encoded segment to every other rank; one_shot sends the whole encoded tensor to every
-// other rank.
+// other rank. library: as two_shot, which is what a ring sends.
 uint64_t WireBytesSent(Codec codec, Algorithm algorithm, Dtype dtype, uint32_t world_size,
                        uint32_t rank, uint64_t count);
 

@@ -194,6 +194,10 @@ qrd_status UnixSocket::Call(const v1::ClientMessage& request, const char* what,
   return QRD_OK;
 }
 
+void UnixSocket::Shutdown() const {
+  if (fd_.valid()) shutdown(fd_.get(), SHUT_RDWR);
+}
+
 bool UnixSocket::HungUp() const {
   pollfd entry{fd_.get(), POLLRDHUP, 0};
   // A negative descriptor would be ignored by poll, so a closed socket is asked for by hand.

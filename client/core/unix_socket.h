@@ -45,6 +45,10 @@ class UnixSocket {
   // after HungUp, and not during a Call. Never blocks.
   bool LastWords(qrd_status* status, std::string* text);
 
+  // Ends the connection for both sides; the descriptor stays, so that others may still poll it.
+  // From any thread.
+  void Shutdown() const;
+
   int fd() const { return fd_.get(); }
   void Close() { fd_.Reset(); }
 

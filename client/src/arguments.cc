@@ -20,11 +20,13 @@ static_assert(QRD_WORLD_SIZE_MAX == shm::kWorldSizeMax);
 constexpr size_t kConfigBytesMin = offsetof(qrd_comm_config, create_if_absent) + sizeof(int);
 constexpr size_t kStatsBytesMin = offsetof(qrd_op_stats, staged) + sizeof(int);
 static_assert(kConfigBytesMin == 48 && kStatsBytesMin == 104);
+constexpr size_t kConfigBytesWithDevice = offsetof(qrd_comm_config, device) + sizeof(const char*);
 // A struct of a later version may be larger, within reason.
 constexpr size_t kStructBytesMax = 4096;
 
 constexpr size_t kNameBytesMax = 64;
 constexpr size_t kReasonBytesMax = 128;
+constexpr size_t kDeviceBytesMax = 64;
 
 qrd_status CheckStructBytes(const char* name, size_t bytes, size_t bytes_min) {
   if (bytes >= bytes_min && bytes <= kStructBytesMax) return QRD_OK;
@@ -121,18 +123,10 @@ size_t Utf8SequenceBytes(std::string_view text, size_t i) {
 
 qrd_status CheckConfig(const qrd_comm_config* config, AttachOptions* options) {
   if (config == nullptr) return Fail(QRD_INVALID_ARGUMENT, "config: NULL");
-  if (qrd_status status = CheckStructBytes("config", config->struct_bytes, kConfigBytesMin);
-      status != QRD_OK) {
-    return status;
-  }
-  // Fields that this library does not know must be unset: better refused than ignored.
-  const unsigned char* raw = reinterpret_cast<const unsigned char*>(config);
-  for (size_t i = sizeof(qrd_comm_config); i < config->struct_bytes; ++i) {
-    if (raw[i] == 0) continue;
-    return Fail(
-        QRD_INVALID_ARGUMENT,
-        "config: byte %zu is set, but this library (%d.%d.%d) knows %zu bytes of the struct", i,
-        QRD_VERSION_MAJOR, QRD_VERSION_MINOR, QRD_VERSION_PATCH, sizeof(qrd_comm_config));
+  if (qrd_status checked = CheckStruct("config", config, config->struct_bytes, kConfigBytesMin,
+                                       sizeof(qrd_comm_config));
+      checked != QRD_OK) {
+    return checked;
   }
   if (config->communicator == nullptr) {
     return Fail(QRD_INVALID_ARGUMENT, "config.communicator: NULL, want a name");
@@ -155,7 +149,33 @@ qrd_status CheckConfig(const qrd_comm_config* config, AttachOptions* options) {
   options->world_size = config->world_size;
   options->timeout_ms = config->timeout_ms;
   options->create_if_absent = config->create_if_absent != 0;
+  if (config->struct_bytes >= kConfigBytesWithDevice && config->device != nullptr) {
+    const size_t bytes = strnlen(config->device, kDeviceBytesMax + 1);
+    if (bytes == 0 || bytes > kDeviceBytesMax) {
+      return Fail(QRD_INVALID_ARGUMENT,
+                  "config.device: \"%.64s%s\", want \"current\", a UUID, a PCI address (1 to %zu "
+                  "characters), or NULL for host memory",
+                  config->device, bytes > kDeviceBytesMax ? "..." : "", kDeviceBytesMax);
+    }
+    options->device = config->device;
+  }
   return FindAttachSocket(config->runtime_directory, &options->attach_path);
+}
+
+qrd_status CheckStruct(const char* name, const void* data, size_t struct_bytes, size_t bytes_min,
+                       size_t bytes_known) {
+  if (qrd_status status = CheckStructBytes(name, struct_bytes, bytes_min); status != QRD_OK) {
+    return status;
+  }
+  // Fields that this library does not know must be unset: better refused than ignored.
+  const unsigned char* raw = static_cast<const unsigned char*>(data);
+  for (size_t i = bytes_known; i < struct_bytes; ++i) {
+    if (raw[i] == 0) continue;
+    return Fail(QRD_INVALID_ARGUMENT,
+                "%s: byte %zu is set, but this library (%d.%d.%d) knows %zu bytes of the struct",
+                name, i, QRD_VERSION_MAJOR, QRD_VERSION_MINOR, QRD_VERSION_PATCH, bytes_known);
+  }
+  return QRD_OK;
 }
 
 qrd_status CheckRange(const char* name, const void* ptr, size_t bytes) {

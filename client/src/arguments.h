@@ -22,6 +22,7 @@ struct AttachOptions {
   std::string attach_path;
   uint32_t timeout_ms = 0;
   bool create_if_absent = true;
+  std::string device;  // as the caller names it; empty: host memory
 };
 
 // Also finds the runtime directory (QRD_UNAVAILABLE if the environment names none).
@@ -39,6 +40,11 @@ qrd_status CheckAllReduce(const AllReduceCall& call, size_t* bytes);
 
 // A range of the caller's memory: not NULL, not empty, not past the end of the address space.
 qrd_status CheckRange(const char* name, const void* ptr, size_t bytes);
+
+// struct_bytes is one of this library's versions of the struct, or a later one whose further bytes
+// are 0.
+qrd_status CheckStruct(const char* name, const void* data, size_t struct_bytes, size_t bytes_min,
+                       size_t bytes_known);
 
 // NULL is allowed; struct_bytes must cover the first version of the struct.
 qrd_status CheckStats(const qrd_op_stats* stats);

@@ -7,10 +7,13 @@
 #include "client/core/error.h"
 #include "client/src/arguments.h"
 #include "client/src/comm.h"
+#include "client/src/rms_norm_call.h"
 #include "client/src/version.h"
 #include "qrd/qrd.h"
 
 using qrd::client::AllReduceCall;
+using qrd::client::CheckRmsNorm;
+using qrd::client::RmsNormCall;
 using qrd::client::AttachOptions;
 using qrd::client::CheckConfig;
 using qrd::client::CheckReason;
@@ -112,11 +115,38 @@ qrd_status qrd_mem_deregister(qrd_comm_t comm, void* ptr) {
   return WithComm(comm, [&](Comm& c) { return c.MemDeregister(ptr); });
 }
 
+qrd_status qrd_mem_import(qrd_comm_t comm, void* ptr, size_t bytes) {
+  return WithComm(comm, [&](Comm& c) { return c.MemImport(ptr, bytes); });
+}
+
+qrd_status qrd_mem_release(qrd_comm_t comm, void* ptr) {
+  return WithComm(comm, [&](Comm& c) { return c.MemRelease(ptr); });
+}
+
 qrd_status qrd_all_reduce(qrd_comm_t comm, const void* input, void* output, size_t count,
                           qrd_dtype dtype, qrd_reduce_op op, qrd_operation* operation) {
   return WithComm(comm, [&](Comm& c) {
     if (operation == nullptr) return NullOutput("operation");
     return c.AllReduce(AllReduceCall{input, output, count, dtype, op}, operation);
+  });
+}
+
+qrd_status qrd_all_reduce_rms_norm(qrd_comm_t comm, const void* input, qrd_dtype dtype,
+                                   const qrd_rms_norm* norm, qrd_operation* operation) {
+  return WithComm(comm, [&](Comm& c) {
+    if (operation == nullptr) return NullOutput("operation");
+    RmsNormCall call;
+    const qrd_status status = CheckRmsNorm(input, dtype, norm, &call);
+    return status == QRD_OK ? c.AllReduceRmsNorm(call, operation) : status;
+  });
+}
+
+qrd_status qrd_all_reduce_rms_norm_on_stream(qrd_comm_t comm, const void* input, qrd_dtype dtype,
+                                             const qrd_rms_norm* norm, void* stream) {
+  return WithComm(comm, [&](Comm& c) {
+    RmsNormCall call;
+    const qrd_status status = CheckRmsNorm(input, dtype, norm, &call);
+    return status == QRD_OK ? c.AllReduceRmsNormOnStream(call, stream) : status;
   });
 }
 
@@ -127,4 +157,23 @@ qrd_status qrd_wait(qrd_comm_t comm, qrd_operation operation, uint32_t timeout_m
 
 qrd_status qrd_test(qrd_comm_t comm, qrd_operation operation, qrd_op_stats* stats) {
   return WithComm(comm, [&](Comm& c) { return c.Test(operation, stats); });
+}
+
+qrd_status qrd_all_reduce_on_stream(qrd_comm_t comm, const void* input, void* output, size_t count,
+                                    qrd_dtype dtype, qrd_reduce_op op, void* stream) {
+  return WithComm(comm, [&](Comm& c) {
+    return c.AllReduceOnStream(AllReduceCall{input, output, count, dtype, op}, stream);
+  });
+}
+
+qrd_status qrd_comm_async_error(qrd_comm_t comm, qrd_status* status, qrd_op_stats* stats) {
+  return WithComm(comm, [&](Comm& c) {
+    return status == nullptr ? NullOutput("status") : c.AsyncError(status, stats);
+  });
+}
+
+qrd_status qrd_stream_stats(qrd_comm_t comm, uint64_t* operations, qrd_op_stats* last) {
+  return WithComm(comm, [&](Comm& c) {
+    return operations == nullptr ? NullOutput("operations") : c.StreamStats(operations, last);
+  });
 }

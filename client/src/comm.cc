@@ -7,6 +7,7 @@
 
 #include "client/core/clock.h"
 #include "client/core/error.h"
+#include "client/src/device_side.h"
 #include "client/src/version.h"
 #include "proto/shm/layout.h"
 
@@ -25,12 +26,19 @@ constexpr uint32_t kSpinUsMax = 10'000;
 
 qrd_status Comm::Attach(const AttachOptions& options, std::unique_ptr<Comm>* comm) {
   std::unique_ptr<Comm> made(new Comm);
+  if (!options.device.empty()) {
+    // Before the daemon is asked: what is wrong on this side costs the other ranks nothing.
+    if (qrd_status status = made->OpenDevice(options.device); status != QRD_OK) return status;
+  }
   if (qrd_status status = made->Open(options); status != QRD_OK) return status;
   *comm = std::move(made);
   return QRD_OK;
 }
 
+Comm::Comm() = default;
+
 Comm::~Comm() {
+  if (device_ != nullptr) CloseDevice();
   // Disarmed before the descriptors close: a fork in between must not close others' descriptors.
   fork_guard_.Disarm();
 }
@@ -74,6 +82,7 @@ qrd_status Comm::Join(const AttachOptions& options, uint64_t deadline_ns) {
   join.set_rank(options.rank);
   join.set_world_size(options.world_size);
   join.set_create_if_absent(options.create_if_absent);
+  if (device_ != nullptr) join.set_device(device_->uuid);
   if (options.timeout_ms != 0) {
     join.set_timeout_ms(std::max<uint32_t>(1, RemainingPollMs(deadline_ns)));
   }
@@ -83,6 +92,12 @@ qrd_status Comm::Join(const AttachOptions& options, uint64_t deadline_ns) {
                                    deadline_ns + kJoinGraceMs * kNsPerMs, &reply, &fds);
   if (status != QRD_OK) return status;
   const v1::Joined& joined = reply.joined();
+  const std::string& device = device_ != nullptr ? device_->uuid : std::string();
+  if (joined.device() != device) {
+    return Fail(QRD_INTERNAL, "Join: the daemon answers for device \"%.64s\", want \"%.64s\"",
+                joined.device().c_str(), device.c_str());
+  }
+  operation_timeout_ms_ = joined.operation_timeout_ms();
   status = node_.Map(fds[0].get(), joined.node_segment_bytes());
   if (status != QRD_OK) return status;
   status = session_.Map(fds[1].get(), joined.session_segment_bytes(), rank_, world_size_);

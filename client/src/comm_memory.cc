@@ -11,9 +11,19 @@ namespace {
 
 constexpr size_t kAlignmentBytes = 64;
 
+constexpr const char* kAllocated = "qrd_mem_alloc memory";
+constexpr const char* kRegistered = "registered memory";
+constexpr const char* kImported = "imported memory";
+
+// One of the three above, so that they can be compared as pointers.
+const char* KindOf(const Block& block) {
+  return block.imported ? kImported : block.registered ? kRegistered : kAllocated;
+}
+
 }  // namespace
 
 qrd_status Comm::AllocateArena(size_t bytes, std::unique_ptr<Arena>* arena) {
+  if (device_ != nullptr) return AllocateDeviceBlock(bytes, arena);
   v1::ClientMessage request;
   request.mutable_arena_alloc()->set_bytes(bytes);
   v1::ServerMessage reply;
@@ -42,6 +52,7 @@ qrd_status Comm::AllocateArena(size_t bytes, std::unique_ptr<Arena>* arena) {
 }
 
 qrd_status Comm::FreeDaemonArena(const Arena& arena) {
+  if (arena.device_data != nullptr && !arena.imported) return FreeDeviceBlock(arena);
   v1::ClientMessage request;
   request.mutable_arena_free()->set_arena_id(arena.id);
   request.mutable_arena_free()->set_generation(arena.generation);
@@ -54,18 +65,20 @@ qrd_status Comm::FreeDaemonArena(const Arena& arena) {
 
 qrd_status Comm::FreeArena(std::unique_ptr<Arena> arena) { return FreeDaemonArena(*arena); }
 
+qrd_status Comm::CheckNoOverlap(const char* name, const Block& block) {
+  const Block* other = memory_.FindOverlap(block.start, block.bytes);
+  if (other == nullptr) return QRD_OK;
+  return Fail(QRD_INVALID_ARGUMENT, "%s: [0x%" PRIxPTR ", +%zu) overlaps %s [0x%" PRIxPTR ", +%zu)",
+              name, block.start, block.bytes, KindOf(*other), other->start, other->bytes);
+}
+
 qrd_status Comm::InsertBlock(const char* name, Block block) {
   {
     const std::lock_guard<std::mutex> lock(mu_);
-    const Block* other = memory_.FindOverlap(block.start, block.bytes);
-    if (other == nullptr) {
+    if (CheckNoOverlap(name, block) == QRD_OK) {
       memory_.Insert(std::move(block));
       return QRD_OK;
     }
-    Fail(QRD_INVALID_ARGUMENT, "%s: [0x%" PRIxPTR ", +%zu) overlaps %s [0x%" PRIxPTR ", +%zu)",
-         name, block.start, block.bytes,
-         other->registered ? "registered memory" : "qrd_mem_alloc memory", other->start,
-         other->bytes);
   }
   const SavedError error;
   FreeArena(std::move(block.arena));
@@ -94,7 +107,7 @@ qrd_status Comm::MemAlloc(size_t bytes, void** ptr) {
     status = AllocateArena(bytes, &arena);
   }
   if (status != QRD_OK) return status;
-  std::byte* const data = arena->mapping.data();
+  std::byte* const data = arena->data();
   Block block;
   block.start = reinterpret_cast<uintptr_t>(data);
   block.bytes = bytes;
@@ -104,16 +117,18 @@ qrd_status Comm::MemAlloc(size_t bytes, void** ptr) {
   return status;
 }
 
-qrd_status Comm::RemoveBlock(const char* what, void* ptr, bool registered) {
+qrd_status Comm::RemoveBlock(const char* what, void* ptr) {
   const uintptr_t start = reinterpret_cast<uintptr_t>(ptr);
   if (ptr == nullptr) return Fail(QRD_INVALID_ARGUMENT, "ptr: NULL");
+  if (device_ != nullptr) RetireStreamOperations();
   Block* block;
+  std::unique_ptr<Arena> device_block;
   {
     const std::lock_guard<std::mutex> lock(mu_);
     block = memory_.FindStart(start);
-    if (block == nullptr || block->registered != registered || block->leaving) {
+    if (block == nullptr || KindOf(*block) != what || block->leaving) {
       const Block* around = memory_.FindOverlap(start, 1);
-      if (around != nullptr && around->registered == registered && !around->leaving) {
+      if (around != nullptr && KindOf(*around) == what && !around->leaving) {
         return Fail(QRD_INVALID_ARGUMENT,
                     "ptr: %p lies %zu bytes inside of %s, want its start 0x%" PRIxPTR, ptr,
                     static_cast<size_t>(start - around->start), what, around->start);
@@ -124,8 +139,14 @@ qrd_status Comm::RemoveBlock(const char* what, void* ptr, bool registered) {
       return Fail(QRD_FAILED_PRECONDITION,
                   "ptr: %u buffers of operations in flight use %p; wait first", block->pins, ptr);
     }
-    block->leaving = true;
+    // The sub-allocator may give the addresses out again as soon as it has them.
+    if (block->arena->device_data != nullptr && !block->imported) {
+      device_block = memory_.Remove(block);
+    } else {
+      block->leaving = true;
+    }
   }
+  if (device_block != nullptr) return FreeDaemonArena(*device_block);
   // The daemon first: while it holds the arena, the addresses stay ours and nothing else can be
   // there.
   const qrd_status status = FreeDaemonArena(*block->arena);
@@ -139,7 +160,7 @@ qrd_status Comm::RemoveBlock(const char* what, void* ptr, bool registered) {
   return status;
 }
 
-qrd_status Comm::MemFree(void* ptr) { return RemoveBlock("qrd_mem_alloc memory", ptr, false); }
+qrd_status Comm::MemFree(void* ptr) { return RemoveBlock(kAllocated, ptr); }
 
 qrd_status Comm::MemRegister(void* ptr, size_t bytes) {
   if (qrd_status status = CheckRange("ptr", ptr, bytes); status != QRD_OK) return status;
@@ -151,12 +172,9 @@ qrd_status Comm::MemRegister(void* ptr, size_t bytes) {
   {
     // Before the daemon is asked: the common mistake costs nothing. InsertBlock checks again.
     const std::lock_guard<std::mutex> lock(mu_);
-    if (const Block* other = memory_.FindOverlap(block.start, bytes); other != nullptr) {
-      return Fail(QRD_INVALID_ARGUMENT, "ptr: [%p, +%zu) overlaps %s [0x%" PRIxPTR ", +%zu)", ptr,
-                  bytes, other->registered ? "registered memory" : "qrd_mem_alloc memory",
-                  other->start, other->bytes);
-    }
+    if (qrd_status status = CheckNoOverlap("ptr", block); status != QRD_OK) return status;
   }
+  if (qrd_status status = CheckPointerKind("ptr", ptr); status != QRD_OK) return status;
   if (bytes > SIZE_MAX - kAlignmentBytes) {
     return Fail(QRD_RESOURCE_EXHAUSTED, "bytes: %zu do not fit a staging copy", bytes);
   }
@@ -164,7 +182,9 @@ qrd_status Comm::MemRegister(void* ptr, size_t bytes) {
   return status == QRD_OK ? InsertBlock("ptr", std::move(block)) : status;
 }
 
-qrd_status Comm::MemDeregister(void* ptr) { return RemoveBlock("registered memory", ptr, true); }
+qrd_status Comm::MemDeregister(void* ptr) { return RemoveBlock(kRegistered, ptr); }
+
+qrd_status Comm::MemRelease(void* ptr) { return RemoveBlock(kImported, ptr); }
 
 qrd_status Comm::AcquireStaging(size_t bytes, std::unique_ptr<Arena>* arena) {
   {

@@ -9,6 +9,7 @@
 #include "client/core/clock.h"
 #include "client/core/error.h"
 #include "client/src/comm.h"
+#include "client/src/completion.h"
 
 namespace qrd::client {
 namespace {
@@ -17,44 +18,6 @@ namespace {
 constexpr uint64_t kTestCheckNs = 1'000'000;
 // A daemon shows that it moves at least every 100 ms, even on a very busy machine every second.
 constexpr uint64_t kStallNsMax = 10'000'000'000;
-
-// The daemon's completion after the checks: what is shown to the caller.
-struct Result {
-  qrd_status status = QRD_INTERNAL;
-  char message[shm::kMessageBytes] = {};
-};
-
-Result ReadResult(const shm::Completion& completion, uint64_t sequence) {
-  Result result;
-  const uint32_t status = static_cast<uint32_t>(completion.status);
-  if (completion.sequence != sequence) {
-    std::snprintf(result.message, sizeof(result.message),
-                  "the daemon completed operation %" PRIu64 " in the place of this one",
-                  completion.sequence);
-  } else if (status >= QRD_IN_PROGRESS) {
-    std::snprintf(result.message, sizeof(result.message),
-                  "the daemon's completion has status %u, want 0 to %d", status, QRD_INTERNAL);
-  } else {
-    result.status = static_cast<qrd_status>(status);
-    std::memcpy(result.message, completion.message, sizeof(result.message));
-    result.message[sizeof(result.message) - 1] = '\0';
-  }
-  return result;
-}
-
-void CopyStats(const shm::Completion& completion, qrd_op_stats* stats) {
-  stats->codec =
-      completion.codec <= QRD_CODEC_LP2 ? static_cast<qrd_codec>(completion.codec) : QRD_CODEC_NONE;
-  stats->algorithm = completion.algorithm == QRD_ONE_SHOT ? QRD_ONE_SHOT : QRD_TWO_SHOT;
-  stats->wire_bytes = completion.wire_bytes;
-  stats->policy_generation = completion.policy_generation;
-  stats->first_post_ns = completion.first_post_ns;
-  stats->ready_ns = completion.ready_ns;
-  stats->start_ns = completion.start_ns;
-  stats->end_ns = completion.end_ns;
-  stats->nonfinite_count = completion.nonfinite_count;
-  stats->rank_mask = completion.rank_mask;
-}
 
 }  // namespace
 
@@ -70,15 +33,16 @@ qrd_status Comm::FindBuffer(const char* name, const void* ptr, size_t bytes, Buf
     // whole.
     if (block->registered) return QRD_OK;
     return Fail(QRD_INVALID_ARGUMENT,
-                "%s: [%p, +%zu) is not within its qrd_mem_alloc memory [0x%" PRIxPTR ", +%zu)%s",
-                name, ptr, bytes, block->start, block->bytes,
+                "%s: [%p, +%zu) is not within its %s memory [0x%" PRIxPTR ", +%zu)%s", name, ptr,
+                bytes, block->imported ? "imported" : "qrd_mem_alloc", block->start, block->bytes,
                 block->leaving ? ", which is being freed" : "");
   }
   ++block->pins;
   buffer->block = block;
   const size_t offset = block->arena_offset + (start - block->start);
-  buffer->tensor = {block->arena->id, block->arena->generation, offset};
-  if (block->registered) buffer->mirror = block->arena->mapping.data() + offset;
+  buffer->tensor = {block->arena->id, block->arena->generation,
+                    block->arena->offset_bytes + offset};
+  if (block->registered) buffer->mirror = block->arena->data() + offset;
   return QRD_OK;
 }
 
@@ -92,37 +56,44 @@ qrd_status Comm::FindBuffers(const AllReduceCall& call, size_t bytes, Operation*
 }
 
 qrd_status Comm::StageBuffers(const AllReduceCall& call, size_t bytes, Operation* operation) {
-  const auto stage = [&](Buffer* buffer) {
+  const auto stage = [&](const char* name, const void* ptr, Buffer* buffer) {
     if (buffer->block != nullptr) return QRD_OK;
-    const qrd_status status = AcquireStaging(bytes, &buffer->staging);
+    qrd_status status = CheckPointerKind(name, ptr);
+    if (status == QRD_OK) status = AcquireStaging(bytes, &buffer->staging);
     if (status != QRD_OK) return status;
-    buffer->tensor = {buffer->staging->id, buffer->staging->generation, 0};
-    buffer->mirror = buffer->staging->mapping.data();
+    const Arena& arena = *buffer->staging;
+    buffer->tensor = {arena.id, arena.generation, arena.offset_bytes};
+    buffer->mirror = arena.data();
     return QRD_OK;
   };
-  qrd_status status = stage(&operation->input);
-  if (status == QRD_OK && call.output != call.input) status = stage(&operation->output);
-  if (status != QRD_OK) return status;
-  if (operation->input.mirror != nullptr) {
-    std::memcpy(operation->input.mirror, call.input, bytes);
+  qrd_status status = stage("input", call.input, &operation->input);
+  if (status == QRD_OK && call.output != call.input) {
+    status = stage("output", call.output, &operation->output);
   }
-  return QRD_OK;
+  if (status != QRD_OK || operation->input.mirror == nullptr) return status;
+  return CopyStaged(operation->input.mirror, call.input, bytes);
 }
 
 qrd_status Comm::Publish(const AllReduceCall& call, uint32_t slot, qrd_operation* token) {
   Operation& operation = (*operations_)[slot];
   const bool in_place = call.output == call.input;
   shm::Descriptor& descriptor = *session_.descriptor(slot);
+  // What an operation with RMSNorm left in the slot.
+  if (descriptor.epilogue != 0) std::memset(&descriptor.rms_norm, 0, sizeof(descriptor.rms_norm));
   descriptor.kind = shm::Kind::kAllReduce;
   descriptor.dtype = static_cast<shm::Dtype>(call.dtype);
   descriptor.op = static_cast<shm::ReduceOp>(call.op);
   descriptor.flags = 0;
-  descriptor.sequence = next_sequence_;
   descriptor.count = call.count;
   descriptor.input = operation.input.tensor;
   descriptor.output = in_place ? operation.input.tensor : operation.output.tensor;
   descriptor.timeout_ms = 0;
   descriptor.epilogue = 0;
+  return PublishSlot(slot, token);
+}
+
+qrd_status Comm::PublishSlot(uint32_t slot, qrd_operation* token) {
+  session_.descriptor(slot)->sequence = next_sequence_;
   session_.completion(slot)->state.store(static_cast<uint32_t>(shm::CompletionState::kIdle),
                                          std::memory_order_relaxed);
   if (!ring_.Publish(slot)) {
@@ -135,21 +106,25 @@ qrd_status Comm::Publish(const AllReduceCall& call, uint32_t slot, qrd_operation
   return QRD_OK;
 }
 
+qrd_status Comm::ReserveSlot(uint32_t* slot) {
+  if (operations_->Reserve(slot)) return QRD_OK;
+  ring_.CountFull();
+  return Fail(
+      QRD_RESOURCE_EXHAUSTED,
+      "operations in flight: %u, the daemon's bound (operations_in_flight_max); wait for one",
+      operations_->slot_count());
+}
+
 qrd_status Comm::AllReduce(const AllReduceCall& call, qrd_operation* token) {
   size_t bytes = 0;
   if (qrd_status status = CheckAllReduce(call, &bytes); status != QRD_OK) return status;
   if (IsLost()) return FailLost();
   uint32_t slot = 0;
-  qrd_status status;
+  qrd_status status = device_ != nullptr ? FailedOnStream() : QRD_OK;
+  if (status != QRD_OK) return status;
   {
     const std::lock_guard<std::mutex> lock(mu_);
-    if (!operations_->Reserve(&slot)) {
-      ring_.CountFull();
-      return Fail(
-          QRD_RESOURCE_EXHAUSTED,
-          "operations in flight: %u, the daemon's bound (operations_in_flight_max); wait for one",
-          operations_->slot_count());
-    }
+    if (status = ReserveSlot(&slot); status != QRD_OK) return status;
     Operation& operation = (*operations_)[slot];
     operation.payload_bytes = bytes;
     operation.copy_to = nullptr;
@@ -191,14 +166,37 @@ void Comm::GiveBack(uint32_t slot) {
   {
     const std::lock_guard<std::mutex> lock(mu_);
     Operation& operation = (*operations_)[slot];
-    for (Buffer* buffer : {&operation.input, &operation.output}) {
+    const auto give_back = [this](Buffer* buffer) {
       if (buffer->block != nullptr) --buffer->block->pins;
       if (buffer->staging != nullptr) memory_.PutIdle(std::move(buffer->staging));
       *buffer = Buffer{};
+    };
+    give_back(&operation.input);
+    give_back(&operation.output);
+    if (operation.rms_norm != nullptr) {
+      for (Buffer& buffer : operation.rms_norm->buffers) give_back(&buffer);
+      operation.rms_norm.reset();
     }
     operations_->Release(slot);
   }
   DropExcessStaging();
+}
+
+// Staged results to where the caller wants them.
+qrd_status Comm::CopyResults(const Operation& operation) {
+  if (operation.rms_norm != nullptr) {
+    const RmsNormOperands& operands = *operation.rms_norm;
+    for (size_t i = 0; i < operands.buffers.size(); ++i) {
+      if (operands.copy_to[i] == nullptr) continue;
+      const qrd_status status =
+          CopyStaged(operands.copy_to[i], operands.buffers[i].mirror, operands.bytes[i]);
+      if (status != QRD_OK) return status;
+    }
+    return QRD_OK;
+  }
+  if (operation.copy_to == nullptr) return QRD_OK;
+  const Buffer& target = operation.output.mirror != nullptr ? operation.output : operation.input;
+  return CopyStaged(operation.copy_to, target.mirror, operation.payload_bytes);
 }
 
 qrd_status Comm::Finish(uint32_t slot, uint64_t sequence, bool lost, qrd_op_stats* stats) {
@@ -211,7 +209,15 @@ qrd_status Comm::Finish(uint32_t slot, uint64_t sequence, bool lost, qrd_op_stat
   } else {
     result = ReadResult(completion, sequence);
   }
-  const bool staged = operation.input.mirror != nullptr || operation.output.mirror != nullptr;
+  if (result.status == QRD_OK) {
+    result.status = CopyResults(operation);
+    if (result.status != QRD_OK) {
+      std::snprintf(result.message, sizeof(result.message), "%.380s", LastError());
+    }
+  }
+  const bool staged = operation.rms_norm != nullptr
+                          ? operation.rms_norm->staged
+                          : operation.input.mirror != nullptr || operation.output.mirror != nullptr;
   if (stats != nullptr) {
     qrd_op_stats filled = QRD_OP_STATS_INIT;
     filled.struct_bytes = stats->struct_bytes;
@@ -223,18 +229,9 @@ qrd_status Comm::Finish(uint32_t slot, uint64_t sequence, bool lost, qrd_op_stat
     // A caller built against another version has a smaller or a larger struct.
     std::memcpy(stats, &filled, std::min(stats->struct_bytes, sizeof(filled)));
   }
-  if (result.status == QRD_OK && operation.copy_to != nullptr) {
-    const Buffer& target = operation.output.mirror != nullptr ? operation.output : operation.input;
-    std::memcpy(operation.copy_to, target.mirror, operation.payload_bytes);
-  }
   GiveBack(slot);
   if (result.status == QRD_OK) return QRD_OK;
-  // Most texts of the daemon name the operation themselves.
-  if (std::strncmp(result.message, "operation ", 10) == 0) {
-    return Fail(result.status, "%s", result.message);
-  }
-  return Fail(result.status, "operation %" PRIu64 ": %s", sequence,
-              result.message[0] != '\0' ? result.message : "failed");
+  return Fail(result.status, "%s", ResultText(result, sequence).c_str());
 }
 
 uint64_t Comm::StalledNs(uint64_t since_ns) const {

@@ -46,7 +46,7 @@ std::unique_ptr<Arena> MemoryTable::TakeIdle(size_t bytes) {
   const size_t wanted = StagingBytes(bytes);
   // The newest that fits is the one whose pages are most likely still in a cache.
   for (auto it = idle_.rbegin(); it != idle_.rend(); ++it) {
-    const size_t have = (*it)->mapping.bytes();
+    const size_t have = (*it)->bytes();
     if (have < bytes || have / 4 > wanted) continue;
     std::unique_ptr<Arena> arena = std::move(*it);
     idle_.erase(std::next(it).base());
@@ -57,7 +57,7 @@ std::unique_ptr<Arena> MemoryTable::TakeIdle(size_t bytes) {
 }
 
 void MemoryTable::PutIdle(std::unique_ptr<Arena> arena) {
-  idle_bytes_ += arena->mapping.bytes();
+  idle_bytes_ += arena->bytes();
   idle_.push_back(std::move(arena));
 }
 
@@ -71,7 +71,7 @@ std::unique_ptr<Arena> MemoryTable::TakeAnyIdle() {
   if (idle_.empty()) return nullptr;
   std::unique_ptr<Arena> arena = std::move(idle_.front());
   idle_.erase(idle_.begin());
-  idle_bytes_ -= arena->mapping.bytes();
+  idle_bytes_ -= arena->bytes();
   return arena;
 }
 

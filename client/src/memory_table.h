@@ -24,11 +24,19 @@
 
 namespace qrd::client {
 
-// Memory that the daemon can reach, as it named it.
+// Memory that the daemon can reach, as it named it: an arena of the host as a whole, or a block in
+// one of a device (the DeviceMemory or, if imported, the caller owns it).
 struct Arena {
-  Mapping mapping;
+  Mapping mapping;  // of host memory
   uint32_t id = 0;
   uint32_t generation = 0;
+  std::byte* device_data = nullptr;
+  size_t device_bytes = 0;
+  uint64_t offset_bytes = 0;  // in the daemon's arena
+  bool imported = false;
+
+  std::byte* data() const { return device_data != nullptr ? device_data : mapping.data(); }
+  size_t bytes() const { return device_data != nullptr ? device_bytes : mapping.bytes(); }
 };
 
 // A range of the caller's addresses.
@@ -36,6 +44,7 @@ struct Block {
   uintptr_t start = 0;
   size_t bytes = 0;
   bool registered = false;  // arena mirrors the range; else the arena is the range
+  bool imported = false;    // the caller's own device memory
   bool leaving = false;     // being freed: no longer found
   uint32_t pins = 0;        // buffers of operations in flight
   // Byte `start` is arena byte `arena_offset`: a mirror keeps the address modulo a cache line, so

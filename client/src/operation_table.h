@@ -13,9 +13,10 @@
 // Invariants
 //   1. A token is sequence << kSlotBits | slot; sequences start at 1 and are never used twice, so a
 //      token is never 0 and a stale one is never taken for a live one.
-//   2. Nothing allocates after the constructor.
+//   2. Nothing here allocates after the constructor.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -27,12 +28,22 @@
 
 namespace qrd::client {
 
+inline constexpr size_t kRmsNormOperandsMax = 8;
+
 // One buffer of an operation, found or staged.
 struct Buffer {
   shm::Tensor tensor{};
   Block* block = nullptr;          // pinned, if the buffer lies in one
   std::byte* mirror = nullptr;     // where the staged copy lies, nullptr if there is none
   std::unique_ptr<Arena> staging;  // of buffers in no block
+};
+
+// The buffers of an operation with RMSNorm, by its call's operands.
+struct RmsNormOperands {
+  std::array<Buffer, kRmsNormOperandsMax> buffers;
+  std::array<void*, kRmsNormOperandsMax> copy_to{};  // where staged results go
+  std::array<size_t, kRmsNormOperandsMax> bytes{};
+  bool staged = false;
 };
 
 struct Operation {
@@ -43,6 +54,7 @@ struct Operation {
   Buffer input;
   Buffer output;            // of in-place operations: a copy of what `input` has, without ownership
   void* copy_to = nullptr;  // where a staged output goes
+  std::unique_ptr<RmsNormOperands> rms_norm;  // in the place of input, output and copy_to
 };
 
 class OperationTable {

@@ -12,6 +12,7 @@
 #include <set>
 #include <thread>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -107,6 +108,8 @@ absl::Status ReadNumbers(const v1::Config& proto, Config* config) {
            QRD_READ(arenas_per_session_max, 1, 4096),
            QRD_READ(arena_bytes_per_session_max, kMiB, kTiB),
            QRD_READ(arena_bytes_max, kMiB, 16 * kTiB),
+           QRD_READ(stream_entries_per_session, shm::kStreamEntriesMin, shm::kStreamEntriesMax),
+           QRD_READ(device_arena_bytes_max, kMiB, 16 * kTiB),
            QRD_READ(worker_threads, 0, 256),
            QRD_READ(spin_us_max, 0, 10000),
            QRD_READ(operation_timeout_ms, 1, 3600000),
@@ -162,6 +165,16 @@ absl::Status ReadTexts(const v1::Config& proto, Config* config) {
     return Invalid("log_level is ", Quoted(config->log_level), "; want one of ",
                    absl::StrJoin(kLevels, ", "));
   }
+  if (proto.has_gpu()) config->gpu = proto.gpu();
+  if (config->gpu != "auto" && config->gpu != "off" && config->gpu != "required") {
+    return Invalid("gpu is ", Quoted(config->gpu), "; want auto, off or required");
+  }
+  if (proto.has_collective_library()) config->collective_library = proto.collective_library();
+  const std::string& library = config->collective_library;
+  if (library != "auto" && library != "off" && !absl::StartsWith(library, "/")) {
+    return Invalid("collective_library is ", Quoted(library),
+                   "; want auto, off or an absolute path");
+  }
   return absl::OkStatus();
 }
 
@@ -172,9 +185,9 @@ absl::Status CheckCommunicator(const std::string& field, const v1::Communicator&
   if (c.world_size() < 1 || c.world_size() > kWorldSizeMax) {
     return Invalid(field, ".world_size is ", c.world_size(), "; want 1 to ", kWorldSizeMax);
   }
-  if (c.backend() != v1::BACKEND_UNSPECIFIED && c.backend() != v1::BACKEND_HOST) {
+  if (!v1::Backend_IsValid(c.backend())) {
     return Invalid(field, ".backend is ", static_cast<int>(c.backend()),
-                   "; this build has only BACKEND_HOST (1)");
+                   "; want BACKEND_HOST (1) or BACKEND_GPU (2)");
   }
   v1::Communicator settings;
   settings.set_name(c.name());
@@ -247,6 +260,12 @@ v1::Config ConfigToProto(const Config& config) {
   proto.set_arenas_per_session_max(config.arenas_per_session_max);
   proto.set_arena_bytes_per_session_max(config.arena_bytes_per_session_max);
   proto.set_arena_bytes_max(config.arena_bytes_max);
+  proto.set_gpu(config.gpu);
+  proto.set_collective_library(config.collective_library);
+  proto.set_stream_entries_per_session(config.stream_entries_per_session);
+  if (config.device_arena_bytes_max != 0) {
+    proto.set_device_arena_bytes_max(config.device_arena_bytes_max);
+  }
   proto.set_worker_threads(config.worker_threads);
   proto.set_spin_us_max(config.spin_us_max);
   proto.set_operation_timeout_ms(config.operation_timeout_ms);

@@ -27,7 +27,11 @@ struct Config {
   uint32_t arenas_per_session_max = 1024;
   uint64_t arena_bytes_per_session_max = uint64_t{64} << 30;
   uint64_t arena_bytes_max = 0;  // resolved from the machine's memory
-  uint32_t worker_threads = 0;   // resolved to the number of cores
+  std::string gpu = "auto";
+  std::string collective_library = "auto";
+  uint32_t stream_entries_per_session = 4096;
+  uint64_t device_arena_bytes_max = 0;  // 0: 80 % of the devices' memory, once they are known
+  uint32_t worker_threads = 0;          // resolved to the number of cores
   uint32_t spin_us_max = 200;
   uint32_t operation_timeout_ms = 30000;
   uint32_t attach_timeout_ms = 30000;

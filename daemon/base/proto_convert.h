@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "kernels/epilogue.h"
 #include "kernels/types.h"
 #include "qrd/v1/types.pb.h"
 
@@ -23,10 +24,12 @@ inline v1::Dtype ToProto(Dtype dtype) { return static_cast<v1::Dtype>(static_cas
 std::optional<Codec> FromProto(v1::Codec codec);
 std::optional<Algorithm> FromProto(v1::Algorithm algorithm);
 std::optional<Dtype> FromProto(v1::Dtype dtype);
+std::optional<Epilogue> FromProto(v1::Epilogue epilogue);
 
 // "CODEC_NONE, CODEC_FP8, ..." without UNSPECIFIED.
 std::string CodecNames();
 std::string AlgorithmNames();
 std::string DtypeNames();
+std::string EpilogueNames();
 
 }  // namespace qrd

@@ -48,18 +48,27 @@ void AddInstances(const Backend& backend, v1::BackendCapability* out) {
 
 }  // namespace
 
-v1::Capabilities DescribeCapabilities(const Backend& backend, const Config& config) {
+v1::Capabilities DescribeCapabilities(std::span<const Backend* const> backends,
+                                      const Config& config) {
   v1::Capabilities reply;
-  v1::BackendCapability* capability = reply.add_backends();
-  capability->set_backend(backend.name() == "gpu" ? v1::BACKEND_GPU : v1::BACKEND_HOST);
-  capability->set_target(backend.target());
-  for (const DeviceInfo& info : backend.devices()) {
-    v1::Device* device = capability->add_devices();
-    device->set_id(info.id);
-    device->set_description(info.description);
-    device->set_memory_bytes(info.memory_bytes);
+  for (const Backend* backend : backends) {
+    v1::BackendCapability* capability = reply.add_backends();
+    capability->set_backend(backend->name() == "gpu" ? v1::BACKEND_GPU : v1::BACKEND_HOST);
+    capability->set_target(backend->target());
+    for (const DeviceInfo& info : backend->devices()) {
+      v1::Device* device = capability->add_devices();
+      device->set_id(info.id);
+      device->set_description(info.description);
+      device->set_memory_bytes(info.memory_bytes);
+    }
+    AddInstances(*backend, capability);
+    if (!backend->enqueued()) continue;
+    const absl::StatusOr<std::string> library = backend->collective_library();
+    if (library.ok()) capability->set_collective_library(*library);
+    if (!library.ok()) {
+      capability->set_collective_library_missing(std::string(library.status().message()));
+    }
   }
-  AddInstances(backend, capability);
   v1::Limits* limits = reply.mutable_limits();
   limits->set_world_size_max(kWorldSizeMax);
   limits->set_communicators_max(config.communicators_max);
@@ -100,7 +109,7 @@ grpc::ServerUnaryReactor* NodeService::GetStatus(grpc::CallbackServerContext* co
 grpc::ServerUnaryReactor* NodeService::GetCapabilities(grpc::CallbackServerContext* context,
                                                        const v1::GetCapabilitiesRequest*,
                                                        v1::Capabilities* reply) {
-  *reply = DescribeCapabilities(*sources_.backend, *sources_.config);
+  *reply = DescribeCapabilities(sources_.backends, *sources_.config);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(grpc::Status::OK);
   return reactor;

@@ -5,7 +5,9 @@
 
 #include <atomic>
 #include <functional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "daemon/base/config.h"
@@ -20,7 +22,7 @@ namespace qrd {
 // Where the answers come from. All must outlive the service.
 struct NodeSources {
   const Config* config = nullptr;
-  const Backend* backend = nullptr;
+  std::vector<const Backend*> backends;  // host first
   const PolicyStore* policy = nullptr;
   const CommunicatorRegistry* registry = nullptr;
   const Metrics* metrics = nullptr;
@@ -30,8 +32,9 @@ struct NodeSources {
   absl::Time start_time;
 };
 
-// From the backend's instance list and the configuration.
-v1::Capabilities DescribeCapabilities(const Backend& backend, const Config& config);
+// From the backends' instance lists and the configuration.
+v1::Capabilities DescribeCapabilities(std::span<const Backend* const> backends,
+                                      const Config& config);
 
 class NodeService final : public v1::NodeService::CallbackService {
  public:

@@ -23,6 +23,14 @@ namespace {
 constexpr int kSleepMsMax = 100;
 constexpr uint64_t kNsPerMs = 1'000'000;
 
+// With stream-ordered sessions, whose next operation comes without a system call: how long the
+// engine looks at the doorbells without a pause after the last activity, how long it naps 50 us at
+// a time after that (between the steps of a model), and how long a nap is when nothing happens.
+constexpr uint64_t kStreamSpinNs = 2'000'000;
+constexpr uint64_t kStreamNapsShortNs = 5'000'000'000;
+constexpr long kStreamNapShortNs = 50'000;
+constexpr long kStreamNapNs = 1'000'000;
+
 }  // namespace
 
 Engine::Engine(const Config& config, Backend* backend, PolicyStore* policy, Metrics* metrics,
@@ -41,6 +49,7 @@ Engine::Engine(const Config& config, Backend* backend, PolicyStore* policy, Metr
   context_.policy = policy;
   context_.metrics = metrics;
   context_.run_queue = &run_queue_;
+  context_.device_queue = device_runner_.queue();
   context_.operation_timeout_ms = config.operation_timeout_ms;
   progress_ns_.store(MonotonicNs());
 }
@@ -97,6 +106,18 @@ void Engine::AddGroup(GroupSpec spec) {
   });
 }
 
+void Engine::AddStream(uint64_t session_id, std::unique_ptr<StreamChannel> stream) {
+  // std::function wants something that can be copied.
+  auto shared = std::make_shared<std::unique_ptr<StreamChannel>>(std::move(stream));
+  Post([this, session_id, shared] {
+    const auto it = ranks_.find(session_id);
+    if (it == ranks_.end()) return;
+    const auto [group, rank] = it->second;
+    group->channel(rank)->AddStream(std::move(*shared));
+    ++streams_;
+  });
+}
+
 void Engine::EndSession(uint64_t session_id, shm::Status status, std::string reason, bool close) {
   Post([=, this] { DoEndSession(session_id, status, reason, close); });
 }
@@ -147,6 +168,7 @@ void Engine::Loop() {
     bool active = RunCommands();
     active |= PollRings(now_ns);
     active |= RunChunk();
+    if (device_groups_ != 0) active |= RunDevices();
     active |= CompleteFinished();
     if (now_ns >= earliest_deadline_ns_) ExpireOperations(now_ns);
     if (ends_pending_) FinishEnds();
@@ -223,9 +245,30 @@ bool Engine::RunChunk() {
   return true;
 }
 
+bool Engine::RunDevices() {
+  return device_runner_.LaunchReady([this](const Job& job) {
+    const auto& operation = static_cast<const Operation&>(job);
+    const GroupQueue& group = *groups_.find(job.flow)->second;  // a group outlives its jobs
+    DeviceRunner::Target target;
+    target.group = group.device_group();
+    for (uint32_t rank = 0; rank < group.world_size(); ++rank) {
+      const bool from_stream = (operation.posts[rank].slot & kStreamSlot) != 0;
+      const SessionChannel* channel = group.channel(rank);
+      target.done_words.push_back(from_stream && channel != nullptr ? channel->stream()->done_word()
+                                                                    : nullptr);
+    }
+    return target;
+  });
+}
+
 bool Engine::CompleteFinished() {
+  const bool active = CompleteFinished(&run_queue_);
+  return CompleteFinished(device_runner_.queue()) || active;
+}
+
+bool Engine::CompleteFinished(RunQueue* queue) {
   bool active = false;
-  while (Job* job = run_queue_.PopFinished()) {
+  while (Job* job = queue->PopFinished()) {
     active = true;
     const auto it = groups_.find(job->flow);  // a group outlives its jobs
     GroupQueue* group = it->second.get();
@@ -254,7 +297,11 @@ void Engine::NoteActivity(uint64_t now_ns) {
 }
 
 void Engine::Idle(uint64_t now_ns) {
-  if (now_ns - last_active_ns_ < spin_ns_) {
+  // Devices wake nobody: while they work the engine looks. Nor do streams announce that they will
+  // announce something (a graph may be replayed at any time), so it looks for a while longer, then
+  // naps.
+  const uint64_t spin_ns = streams_ == 0 ? spin_ns_ : std::max(spin_ns_, kStreamSpinNs);
+  if (!device_runner_.idle() || now_ns - last_active_ns_ < spin_ns) {
     sched_yield();
   } else {
     Sleep(now_ns);
@@ -288,7 +335,13 @@ void Engine::Sleep(uint64_t now_ns) {
     }
     epoll_event events[16];
     // Edge-triggered: what is in the eventfds need not be read.
-    epoll_wait(epoll_.get(), events, 16, timeout_ms);
+    if (streams_ == 0) {
+      epoll_wait(epoll_.get(), events, 16, timeout_ms);
+    } else {
+      const bool lately = now_ns - last_active_ns_ < kStreamNapsShortNs;
+      const timespec nap = {0, lately ? kStreamNapShortNs : kStreamNapNs};
+      epoll_pwait2(epoll_.get(), events, 16, &nap, nullptr);
+    }
   }
   node_->engine_sleeping().store(0, std::memory_order_seq_cst);
   sleeping_.store(false, std::memory_order_seq_cst);
@@ -306,6 +359,7 @@ void Engine::FailEverything() {
   };
   while (!all_quiescent()) {
     RunChunk();
+    if (device_groups_ != 0) RunDevices();
     if (!CompleteFinished()) sched_yield();
   }
   RunCommands();

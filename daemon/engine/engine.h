@@ -29,6 +29,7 @@
 #include "daemon/base/config.h"
 #include "daemon/base/mutex.h"
 #include "daemon/base/unique_fd.h"
+#include "daemon/engine/device_runner.h"
 #include "daemon/engine/group_queue.h"
 #include "daemon/engine/run_queue.h"
 #include "daemon/engine/worker_pool.h"
@@ -60,6 +61,8 @@ class Engine {
 
   // A complete group starts: all its channels, by rank.
   void AddGroup(GroupSpec spec);
+  // From here on the session's stream-ordered operations are taken. Unknown sessions: nothing.
+  void AddStream(uint64_t session_id, std::unique_ptr<StreamChannel> stream);
   // A session is over. Pending and later operations of its group fail with `status` and `reason`;
   // with `close` set the session's own do too, and the session-end hook is called once they have.
   void EndSession(uint64_t session_id, shm::Status status, std::string reason, bool close);
@@ -89,7 +92,9 @@ class Engine {
   bool PollRings(uint64_t now_ns);
   bool PollSession(GroupQueue* group, uint32_t rank, uint64_t now_ns);
   bool RunChunk();
+  bool RunDevices();
   bool CompleteFinished();
+  bool CompleteFinished(RunQueue* queue);
   void ExpireOperations(uint64_t now_ns);
   void Idle(uint64_t now_ns);
   void Sleep(uint64_t now_ns);
@@ -112,6 +117,7 @@ class Engine {
   NodeSegment* const node_;
   OperationContext context_;
   RunQueue run_queue_;
+  DeviceRunner device_runner_;
   WorkerPool workers_;
   UniqueFd epoll_, wake_;
   std::thread thread_;
@@ -130,6 +136,8 @@ class Engine {
   std::unordered_map<uint64_t, std::pair<GroupQueue*, uint32_t>> ranks_;  // by session id
   uint64_t next_flow_ = 1;
   bool ends_pending_ = false;
+  uint32_t device_groups_ = 0;  // groups on devices
+  uint32_t streams_ = 0;        // sessions with a stream segment
   uint64_t earliest_deadline_ns_ = UINT64_MAX;
   uint64_t last_active_ns_ = 0;
   uint64_t spin_ns_;  // how long to spin before sleeping: adapts to how soon work comes

@@ -14,6 +14,7 @@ namespace qrd {
 void Engine::DoAddGroup(GroupSpec spec, std::shared_ptr<GroupGauges> gauges) {
   const uint64_t flow = next_flow_++;
   const std::vector<std::shared_ptr<SessionChannel>> channels = spec.channels;
+  if (spec.device_group != nullptr) ++device_groups_;
   auto group = std::make_unique<GroupQueue>(flow, std::move(spec), &context_, std::move(gauges));
   for (const auto& channel : channels) {
     ranks_[channel->session_id()] = {group.get(), channel->rank()};
@@ -67,6 +68,7 @@ void Engine::FinishEnds() {
     GroupQueue* group = it->second.get();
     // A group with chunks in flight comes back here when they are done.
     const bool over = group->broken() && group->quiescent() && DropEndedChannels(group);
+    if (over && group->device_group() != nullptr) --device_groups_;
     it = over ? groups_.erase(it) : std::next(it);
   }
 }
@@ -89,6 +91,7 @@ bool Engine::DropEndedChannels(GroupQueue* group) {
       gauges_.erase(session_id);
     }
     ranks_.erase(session_id);
+    if (channel->stream() != nullptr) --streams_;
     group->DropChannel(rank);
     if (end.call_hook && session_end_hook_) {
       session_end_hook_(session_id, end.protocol_error, end.reason);

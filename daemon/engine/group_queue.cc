@@ -18,11 +18,16 @@ GroupQueue::GroupQueue(uint64_t flow, GroupSpec spec, OperationContext* context,
       context_(context),
       gauges_(std::move(gauges)),
       all_mask_((uint32_t{1} << spec_.channels.size()) - 1),
-      posted_(spec_.channels.size(), 0) {
-  context_->run_queue->AddFlow(flow_, spec_.weight);
+      posted_(spec_.channels.size(), 0),
+      ring_posted_(spec_.channels.size(), 0) {
+  if (spec_.backend == nullptr) spec_.backend = context_->backend;
+  run_queue()->AddFlow(flow_, spec_.weight);
 }
 
-GroupQueue::~GroupQueue() { context_->run_queue->RemoveFlow(flow_); }
+GroupQueue::~GroupQueue() {
+  run_queue()->RemoveFlow(flow_);
+  if (spec_.device_group != nullptr && spec_.dispose) spec_.dispose(std::move(spec_.device_group));
+}
 
 Operation* GroupQueue::FindOrAdd(uint64_t sequence, uint64_t now_ns) {
   const uint64_t index = sequence - first_sequence_;
@@ -43,6 +48,9 @@ Operation* GroupQueue::FindOrAdd(uint64_t sequence, uint64_t now_ns) {
 
 uint64_t GroupQueue::OnSubmission(uint32_t rank, const Submission& submission, uint64_t now_ns) {
   const uint64_t sequence = ++posted_[rank];
+  const bool from_stream = (submission.slot & kStreamSlot) != 0;
+  // A stream's operation has no number of its own: a graph may replay it.
+  const Answer answer = {submission.slot, from_stream ? sequence : ++ring_posted_[rank]};
   if (!broken() && sequence - first_sequence_ >= kOperationsAheadMax) {
     const uint32_t behind = all_mask_ & ~operations_.front()->arrived_mask;
     Break({shm::Status::kFailedPrecondition,
@@ -56,7 +64,7 @@ uint64_t GroupQueue::OnSubmission(uint32_t rank, const Submission& submission, u
     refused.sequence = sequence;
     refused.first_post_ns = now_ns;
     refused.failure = broken_;
-    CompleteRank(refused, rank, submission.slot, broken_);
+    CompleteRank(refused, rank, answer, broken_);
     if (sequence > refused_counted_) {
       refused_counted_ = sequence;
       Count(refused);
@@ -67,19 +75,21 @@ uint64_t GroupQueue::OnSubmission(uint32_t rank, const Submission& submission, u
   const uint32_t bit = uint32_t{1} << rank;
   operation->arrived_mask |= bit;
   if (operation->state == Operation::State::kDone) {  // failed before this rank came
-    CompleteRank(*operation, rank, submission.slot, operation->failure);
+    CompleteRank(*operation, rank, answer, operation->failure);
     Retire();
     return UINT64_MAX;
   }
-  operation->posts[rank].slot = submission.slot;
+  operation->posts[rank].slot = answer.slot;
+  operation->posts[rank].sequence = answer.sequence;
   operation->open_mask |= bit;
   if (context_->draining && operation->arrived_mask == bit) {
     Fail(operation, {shm::Status::kUnavailable, "the daemon is draining: no new operations", 0},
          now_ns);
     return UINT64_MAX;
   }
-  absl::StatusOr<ValidatedDescriptor> descriptor =
-      ValidateDescriptor(submission.descriptor, sequence, &channel(rank)->arenas());
+  absl::StatusOr<ValidatedDescriptor> descriptor = ValidateDescriptor(
+      submission.descriptor, from_stream ? submission.descriptor.sequence : answer.sequence,
+      &channel(rank)->arenas());
   if (!descriptor.ok()) {
     Refuse(operation, rank, descriptor.status(), now_ns);
     return UINT64_MAX;
@@ -103,7 +113,8 @@ void GroupQueue::Refuse(Operation* operation, uint32_t rank, const absl::Status&
   if (context_->metrics != nullptr) context_->metrics->RecordInvalidSubmission();
   const uint32_t bit = uint32_t{1} << rank;
   const std::string text = absl::StrCat("operation ", operation->sequence, ": ", why.message());
-  CompleteRank(*operation, rank, operation->posts[rank].slot, {ToShmStatus(why.code()), text, bit});
+  const Operation::Post& post = operation->posts[rank];
+  CompleteRank(*operation, rank, {post.slot, post.sequence}, {ToShmStatus(why.code()), text, bit});
   operation->open_mask &= ~bit;
   // The others did nothing wrong, but this operation will never be.
   Fail(operation,
@@ -122,7 +133,12 @@ absl::Status GroupQueue::MakePlan(Operation* operation) {
   facts.dtype = first.dtype;
   facts.payload_bytes = first.count * DtypeBytes(first.dtype);
   facts.world_size = world_size();
-  operation->plan = context_->policy->current()->Evaluate(facts, *context_->backend);
+  facts.epilogue = static_cast<Epilogue>(first.epilogue);
+  if (spec_.device_group != nullptr) {
+    facts.link = spec_.device_group->link();
+    facts.library_available = spec_.device_group->library_available();
+  }
+  operation->plan = context_->policy->current()->Evaluate(facts, *spec_.backend);
   operation->planned = true;
   LaunchParams& params = operation->params;
   params.codec = operation->plan.codec;
@@ -135,9 +151,16 @@ absl::Status GroupQueue::MakePlan(Operation* operation) {
     params.inputs[rank] = operation->posts[rank].descriptor.input;
     params.outputs[rank] = operation->posts[rank].descriptor.output;
   }
+  if (first.rms_norm != nullptr) {
+    params.epilogue = Epilogue::kRmsNorm;
+    for (uint32_t rank = 0; rank < world_size(); ++rank) {
+      AddRank(*operation->posts[rank].descriptor.rms_norm, rank, &params.rms_norm);
+    }
+  }
   operation->tiles = TileCount(params.count);
+  operation->whole = spec_.device_group != nullptr;
   if (operation->tiles == 0) return absl::OkStatus();
-  return context_->backend->Validate(params);
+  return spec_.backend->Validate(params);
 }
 
 void GroupQueue::Ready(Operation* operation, uint64_t now_ns) {
@@ -159,13 +182,20 @@ void GroupQueue::Ready(Operation* operation, uint64_t now_ns) {
     Succeed(operation, now_ns);
     return;
   }
-  context_->run_queue->Push(operation);
+  run_queue()->Push(operation);
   SetGauges();
 }
 
 void GroupQueue::OnJobFinished(Operation* operation, uint64_t now_ns) {
   if (operation->cancelled) {
     Fail(operation, broken_, now_ns);
+  } else if (!operation->error.ok()) {
+    Fail(operation,
+         {ToShmStatus(operation->error.code()),
+          absl::StrFormat("operation %d: the devices: %s", operation->sequence,
+                          operation->error.message()),
+          0},
+         now_ns);
   } else {
     Succeed(operation, now_ns);
   }
@@ -187,22 +217,23 @@ void GroupQueue::Fail(Operation* operation, Failure failure, uint64_t now_ns) {
 
 void GroupQueue::CompleteOpenRanks(Operation* operation) {
   // Pins go first: a client that sees the completion may free the arena at once.
-  std::vector<uint32_t> slots(operation->posts.size());
-  for (size_t rank = 0; rank < slots.size(); ++rank) slots[rank] = operation->posts[rank].slot;
+  std::vector<Answer> answers;
+  for (const Operation::Post& post : operation->posts)
+    answers.push_back({post.slot, post.sequence});
   operation->posts.clear();
-  for (uint32_t rank = 0; rank < slots.size(); ++rank) {
+  for (uint32_t rank = 0; rank < answers.size(); ++rank) {
     if ((operation->open_mask >> rank & 1) == 0) continue;
-    CompleteRank(*operation, rank, slots[rank], operation->failure);
+    CompleteRank(*operation, rank, answers[rank], operation->failure);
   }
   operation->open_mask = 0;
 }
 
-void GroupQueue::CompleteRank(const Operation& operation, uint32_t rank, uint32_t slot,
+void GroupQueue::CompleteRank(const Operation& operation, uint32_t rank, const Answer& answer,
                               const Failure& failure) {
   if (channel(rank) == nullptr) return;
   CompletionRecord record;
   record.status = failure.status;
-  record.sequence = operation.sequence;
+  record.sequence = answer.sequence;
   record.rank_mask = failure.rank_mask;
   record.first_post_ns = operation.first_post_ns;
   record.ready_ns = operation.ready_ns;
@@ -220,7 +251,7 @@ void GroupQueue::CompleteRank(const Operation& operation, uint32_t rank, uint32_
     record.wire_bytes = WireBytesSent(p.codec, p.algorithm, p.dtype, p.world_size, rank, p.count);
     record.nonfinite_count = operation.nonfinite_count;
   }
-  channel(rank)->Complete(slot, record, failure.message);
+  channel(rank)->Complete(answer.slot, record, failure.message, !operation.launched);
 }
 
 void GroupQueue::Count(const Operation& operation) {
@@ -239,6 +270,7 @@ void GroupQueue::Count(const Operation& operation) {
   if (operation.planned) {
     record.codec = operation.params.codec;
     record.algorithm = operation.params.algorithm;
+    record.epilogue = operation.params.epilogue;
   }
   if (record.status == shm::Status::kOk) {
     const LaunchParams& p = operation.params;
@@ -293,7 +325,7 @@ void GroupQueue::Break(Failure failure, uint64_t now_ns) {
     if (operation->state == Operation::State::kWaiting) {
       Fail(operation.get(), broken_, now_ns);
     } else if (operation->state == Operation::State::kQueued) {
-      context_->run_queue->Cancel(operation.get());
+      run_queue()->Cancel(operation.get());
     }
   }
 }

@@ -15,6 +15,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -37,6 +38,10 @@ struct GroupSpec {
   uint32_t weight = 1;
   std::shared_ptr<CommunicatorCounters> counters;
   std::vector<std::shared_ptr<SessionChannel>> channels;  // by rank, all set
+  Backend* backend = nullptr;                             // null: the engine's
+  // Of an enqueued backend; given to `dispose` in the end, since its end takes its time.
+  std::shared_ptr<DeviceGroup> device_group;
+  std::function<void(std::shared_ptr<DeviceGroup>)> dispose;
 };
 
 // What the control service shows. Written by the engine, read by any thread.
@@ -50,6 +55,7 @@ struct OperationContext {
   PolicyStore* policy = nullptr;
   Metrics* metrics = nullptr;  // may be null
   RunQueue* run_queue = nullptr;
+  RunQueue* device_queue = nullptr;  // whole operations of groups with a DeviceGroup
   uint32_t operation_timeout_ms = 30'000;
   bool draining = false;
   uint64_t active_operations = 0;  // waiting or queued, all groups
@@ -66,6 +72,8 @@ class GroupQueue {
 
   uint64_t flow() const { return flow_; }
   uint32_t world_size() const { return static_cast<uint32_t>(spec_.channels.size()); }
+  // Null for ranks in host memory.
+  DeviceGroup* device_group() const { return spec_.device_group.get(); }
   // Null once the session is gone.
   SessionChannel* channel(uint32_t rank) const { return spec_.channels[rank].get(); }
   void DropChannel(uint32_t rank) { spec_.channels[rank].reset(); }
@@ -94,12 +102,20 @@ class GroupQueue {
 
  private:
   Operation* FindOrAdd(uint64_t sequence, uint64_t now_ns);
+  RunQueue* run_queue() const {
+    return spec_.device_group ? context_->device_queue : context_->run_queue;
+  }
   void Refuse(Operation* operation, uint32_t rank, const absl::Status& why, uint64_t now_ns);
   void Ready(Operation* operation, uint64_t now_ns);
   absl::Status MakePlan(Operation* operation);
   void Fail(Operation* operation, Failure failure, uint64_t now_ns);
   void Succeed(Operation* operation, uint64_t now_ns);
-  void CompleteRank(const Operation& operation, uint32_t rank, uint32_t slot,
+  // `answer`: whom it goes to, the rank's post or what is left of it.
+  struct Answer {
+    uint32_t slot = 0;
+    uint64_t sequence = 0;  // of the ring: the client's own count
+  };
+  void CompleteRank(const Operation& operation, uint32_t rank, const Answer& answer,
                     const Failure& failure);
   void CompleteOpenRanks(Operation* operation);
   void Count(const Operation& operation);
@@ -114,8 +130,9 @@ class GroupQueue {
   const uint32_t all_mask_;
   std::deque<std::unique_ptr<Operation>> operations_;
   uint64_t first_sequence_ = 1;
-  std::vector<uint64_t> posted_;  // by rank: sequence of the last submission
-  uint64_t refused_counted_ = 0;  // sequences of a broken group that were counted
+  std::vector<uint64_t> posted_;       // by rank: sequence of the last submission
+  std::vector<uint64_t> ring_posted_;  // by rank: of those, how many came through the ring
+  uint64_t refused_counted_ = 0;       // sequences of a broken group that were counted
   uint32_t waiting_ = 0, queued_ = 0;
   Failure broken_;
 };

@@ -10,6 +10,11 @@
 namespace qrd {
 namespace {
 
+// Floats must have the same bits; the bits tell apart what prints alike.
+std::string BitsText(float value) {
+  return absl::StrFormat("%g (0x%08x)", value, std::bit_cast<uint32_t>(value));
+}
+
 using Describe = std::string (*)(const ValidatedDescriptor&);
 
 // What all ranks must agree on, and how it is shown.
@@ -22,12 +27,47 @@ constexpr struct {
     {"dtype", [](const ValidatedDescriptor& d) { return std::string(Name(d.dtype)); }},
     {"op", [](const ValidatedDescriptor& d) { return std::string(Name(d.op)); }},
     {"count", [](const ValidatedDescriptor& d) { return absl::StrCat(d.count); }},
-    {"epilogue", [](const ValidatedDescriptor& d) { return absl::StrCat(d.epilogue); }},
+    {"epilogue",
+     [](const ValidatedDescriptor& d) {
+       return std::string(Name(static_cast<Epilogue>(d.epilogue)));
+     }},
 };
+
+// The same of operations with RMSNorm.
+using DescribeNorm = std::string (*)(const RmsNormParams&);
+constexpr struct {
+  const char* name;
+  DescribeNorm value;
+} kNormFields[] = {
+    {"tokens", [](const RmsNormParams& n) { return absl::StrCat(n.tokens); }},
+    {"hidden", [](const RmsNormParams& n) { return absl::StrCat(n.hidden); }},
+    {"weight_dtype", [](const RmsNormParams& n) { return std::string(Name(n.weight_dtype)); }},
+    {"eps", [](const RmsNormParams& n) { return BitsText(n.eps); }},
+    {"divisor", [](const RmsNormParams& n) { return BitsText(n.divisor); }},
+    {"gemma", [](const RmsNormParams& n) { return absl::StrCat(n.gemma ? 1 : 0); }},
+    {"quant", [](const RmsNormParams& n) { return std::string(Name(n.quant)); }},
+    {"scale_group", [](const RmsNormParams& n) { return absl::StrCat(n.scale_group); }},
+    {"residual",
+     [](const RmsNormParams& n) {
+       return std::string(n.residual[0] != nullptr ? "given" : "none");
+     }},
+    {"mirror",
+     [](const RmsNormParams& n) { return std::string(n.mirror[0] != nullptr ? "given" : "none"); }},
+};
+
+bool SameNorm(const RmsNormParams& a, const RmsNormParams& b) {
+  return a.tokens == b.tokens && a.hidden == b.hidden && a.weight_dtype == b.weight_dtype &&
+         std::bit_cast<uint32_t>(a.eps) == std::bit_cast<uint32_t>(b.eps) &&
+         std::bit_cast<uint32_t>(a.divisor) == std::bit_cast<uint32_t>(b.divisor) &&
+         a.gemma == b.gemma && a.quant == b.quant && a.scale_group == b.scale_group &&
+         (a.residual[0] == nullptr) == (b.residual[0] == nullptr) &&
+         (a.mirror[0] == nullptr) == (b.mirror[0] == nullptr);
+}
 
 bool Same(const ValidatedDescriptor& a, const ValidatedDescriptor& b) {
   return a.kind == b.kind && a.dtype == b.dtype && a.op == b.op && a.count == b.count &&
-         a.epilogue == b.epilogue;
+         a.epilogue == b.epilogue &&
+         (a.rms_norm == nullptr || SameNorm(a.rms_norm->params, b.rms_norm->params));
 }
 
 // Ranks by value; those outside the largest class differ, and all do if there is no largest one.
@@ -80,15 +120,25 @@ Failure CompareRanks(const Operation& operation, uint32_t rank_mask) {
     same = same && Same(*first, descriptor);
   }
   if (same) return Failure{};
-  for (const auto& field : kFields) {
+  // The first field that differs, of those that `value` gives a text of.
+  const auto difference = [&](const char* name, auto value) {
     std::map<std::string, uint32_t> ranks_of_value;
     for (uint32_t rank = 0; rank < operation.posts.size(); ++rank) {
       if ((rank_mask >> rank & 1) == 0) continue;
-      ranks_of_value[field.value(operation.posts[rank].descriptor)] |= uint32_t{1} << rank;
+      ranks_of_value[value(operation.posts[rank].descriptor)] |= uint32_t{1} << rank;
     }
-    if (ranks_of_value.size() > 1) {
-      return DescribeDifference(operation, field.name, ranks_of_value);
-    }
+    return ranks_of_value.size() > 1 ? DescribeDifference(operation, name, ranks_of_value)
+                                     : Failure{};
+  };
+  for (const auto& field : kFields) {
+    Failure failure = difference(field.name, field.value);
+    if (failure.status != shm::Status::kOk) return failure;
+  }
+  for (const auto& field : kNormFields) {
+    Failure failure = difference(field.name, [&field](const ValidatedDescriptor& d) {
+      return field.value(d.rms_norm->params);
+    });
+    if (failure.status != shm::Status::kOk) return failure;
   }
   return Failure{};
 }

@@ -32,6 +32,7 @@ struct Operation : Job {
   // One rank's part. Empty again once the operation is done: pins must not outlive it.
   struct Post {
     uint32_t slot = 0;
+    uint64_t sequence = 0;  // the client's own count
     ValidatedDescriptor descriptor;
   };
 

@@ -77,6 +77,7 @@ double RunQueue::TileNs(const LaunchParams& params) const {
 }
 
 uint64_t RunQueue::ChunkTiles(const Job& job) const {
+  if (job.whole) return job.tiles;
   const double tile_ns = TileNs(job.params) * job.params.world_size;
   const auto tiles_of = [tile_ns](uint64_t ns) {
     return std::max<uint64_t>(1, static_cast<uint64_t>(static_cast<double>(ns) / tile_ns));

@@ -18,6 +18,7 @@
 #include <unordered_map>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "daemon/base/mutex.h"
 #include "daemon/engine/scheduler.h"
 #include "kernels/backend.h"
@@ -29,6 +30,7 @@ struct Job {
   LaunchParams params;
   uint64_t flow = 0;
   uint64_t tiles = 0;  // at least 1
+  bool whole = false;  // one chunk: a device's operation
 
   // The run queue's while the job is in it, the caller's afterwards.
   uint64_t next_tile = 0;
@@ -37,6 +39,9 @@ struct Job {
   bool queued = false;
   uint64_t nonfinite_count = 0;
   uint64_t start_ns = 0, end_ns = 0;
+  // Of a device's operation.
+  bool launched = false;  // the device will store to the done words
+  absl::Status error;     // not OK: it failed there
 };
 
 struct Chunk {

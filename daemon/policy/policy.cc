@@ -11,6 +11,7 @@ bool CompiledRule::Matches(const PlanFacts& facts) const {
   if (!communicator.empty() && communicator != facts.communicator) return false;
   if (!group.empty() && group != facts.group) return false;
   if ((dtype_mask & DtypeBit(facts.dtype)) == 0) return false;
+  if (epilogue.has_value() && epilogue != facts.epilogue) return false;
   return facts.payload_bytes >= payload_bytes_min && facts.payload_bytes <= payload_bytes_last &&
          facts.world_size >= world_size_min && facts.world_size <= world_size_max;
 }
@@ -37,6 +38,27 @@ Plan CompiledPolicy::Evaluate(const PlanFacts& facts, const Backend& backend) co
     plan.rule_index = static_cast<int>(rule - rules_.begin());
     codec = rule->codec;
     algorithm = rule->algorithm;
+  }
+  const bool library_wanted = algorithm == Algorithm::kLibrary;
+  if (library_wanted) {
+    codec = Codec::kNone;
+    algorithm.reset();
+  }
+  if (facts.link.has_value()) {
+    AutoFacts automatic;
+    automatic.dtype = facts.dtype;
+    automatic.payload_bytes = facts.payload_bytes;
+    automatic.world_size = facts.world_size;
+    automatic.link = *facts.link;
+    automatic.codec = codec;
+    automatic.library_available = facts.library_available;
+    const AutoPlan chosen = PlanAuto(automatic);
+    plan.codec = codec.value_or(chosen.codec);
+    plan.algorithm = algorithm.value_or(chosen.algorithm);
+    const bool library =
+        library_wanted ? facts.library_available : chosen.library && !algorithm.has_value();
+    if (library) plan.algorithm = Algorithm::kLibrary;
+    return plan;
   }
   plan.codec = codec.has_value()
                    ? *codec

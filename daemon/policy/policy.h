@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/auto_plan.h"
 #include "kernels/backend.h"
 #include "kernels/types.h"
 #include "qrd/v1/policy.pb.h"
@@ -27,6 +28,9 @@ struct PlanFacts {
   Dtype dtype = Dtype::kFp32;
   uint64_t payload_bytes = 0;  // of one rank
   uint32_t world_size = 1;
+  Epilogue epilogue = Epilogue::kNone;
+  std::optional<LinkKind> link;    // of ranks on devices
+  bool library_available = false;  // the vendor's collective library can serve these ranks
 };
 
 // How one operation runs: the same on all ranks, latched when the last rank posted.
@@ -43,6 +47,7 @@ struct CompiledRule {
   uint32_t dtype_mask = 0;                                 // bit = numeric Dtype
   uint64_t payload_bytes_min = 0, payload_bytes_last = 0;  // both inclusive
   uint32_t world_size_min = 0, world_size_max = 0;         // both inclusive
+  std::optional<Epilogue> epilogue;                        // nullopt: any
   std::optional<Codec> codec;                              // nullopt: auto
   std::optional<Algorithm> algorithm;                      // nullopt: auto
 

@@ -80,6 +80,15 @@ absl::Status ReadRanges(const std::string& rule_text, const v1::Match& match, Co
   return absl::OkStatus();
 }
 
+absl::Status ReadEpilogue(const std::string& rule_text, const v1::Match& match, CompiledRule* out) {
+  out->epilogue = FromProto(match.epilogue());
+  if (out->epilogue.has_value() || match.epilogue() == v1::EPILOGUE_UNSPECIFIED) {
+    return absl::OkStatus();
+  }
+  return Invalid(rule_text, ": match.epilogue is ", match.epilogue(), "; want one of ",
+                 EpilogueNames());
+}
+
 absl::Status ReadAction(const std::string& rule_text, const v1::Action& action, CompiledRule* out) {
   out->codec = FromProto(action.codec());
   if (!out->codec.has_value() && action.codec() != v1::CODEC_AUTO) {
@@ -93,6 +102,10 @@ absl::Status ReadAction(const std::string& rule_text, const v1::Action& action, 
     return Invalid(rule_text, ": action.algorithm is ", action.algorithm(), "; want one of ",
                    AlgorithmNames());
   }
+  if (out->algorithm == Algorithm::kLibrary && out->codec.value_or(Codec::kNone) != Codec::kNone) {
+    return Invalid(rule_text, ": action.codec is ", v1::Codec_Name(action.codec()),
+                   " with ALGORITHM_LIBRARY, which has no codecs; want CODEC_NONE or CODEC_AUTO");
+  }
   return absl::OkStatus();
 }
 
@@ -102,7 +115,8 @@ absl::StatusOr<CompiledRule> ReadRule(const std::string& rule_text, const v1::Ru
   if (!name_error.empty()) return Invalid(rule_text, ": name ", name_error);
   for (const absl::Status& status :
        {ReadNames(rule_text, rule.match(), &out), ReadDtypes(rule_text, rule.match(), &out),
-        ReadRanges(rule_text, rule.match(), &out), ReadAction(rule_text, rule.action(), &out)}) {
+        ReadRanges(rule_text, rule.match(), &out), ReadEpilogue(rule_text, rule.match(), &out),
+        ReadAction(rule_text, rule.action(), &out)}) {
     if (!status.ok()) return status;
   }
   return out;

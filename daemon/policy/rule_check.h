@@ -18,7 +18,7 @@ absl::StatusOr<std::vector<CompiledRule>> CompileRules(const v1::Policy& policy,
                                                        const Backend& backend);
 
 // INVALID_ARGUMENT if earlier rules match all that a later one matches. Exact: decided for each
-// dtype and world size by the union of the earlier rules' payload ranges.
+// dtype, world size and epilogue by the union of the earlier rules' payload ranges.
 absl::Status CheckReachable(const v1::Policy& policy, const std::vector<CompiledRule>& rules);
 
 // INVALID_ARGUMENT or UNIMPLEMENTED if the backend lacks what the rule asks for, for any dtype and

@@ -20,14 +20,17 @@ bool CoversNames(const CompiledRule& earlier, const CompiledRule& later) {
 }
 
 // Adds to `used` the rules of `candidates` (sorted by payload_bytes_min) whose ranges together
-// contain the range of rule `later` for one dtype and world size; false if there is a hole.
+// contain the range of rule `later` for one dtype, world size and epilogue; false if there is a
+// hole.
 bool Covered(const std::vector<CompiledRule>& rules, const std::vector<int>& candidates,
-             const CompiledRule& later, Dtype dtype, uint32_t world_size, std::set<int>* used) {
+             const CompiledRule& later, Dtype dtype, uint32_t world_size, Epilogue epilogue,
+             std::set<int>* used) {
   uint64_t next = later.payload_bytes_min;  // all below is covered
   for (const int i : candidates) {
     const CompiledRule& rule = rules[i];
     if ((rule.dtype_mask & DtypeBit(dtype)) == 0 || world_size < rule.world_size_min ||
-        world_size > rule.world_size_max || rule.payload_bytes_last < next) {
+        world_size > rule.world_size_max || rule.payload_bytes_last < next ||
+        (rule.epilogue.has_value() && rule.epilogue != epilogue)) {
       continue;
     }
     if (rule.payload_bytes_min > next) return false;
@@ -52,7 +55,10 @@ std::set<int> CoveringRules(const std::vector<CompiledRule>& rules, int index) {
   for (const Dtype dtype : kDtypes) {
     if ((later.dtype_mask & DtypeBit(dtype)) == 0) continue;
     for (uint32_t w = later.world_size_min; w <= later.world_size_max; ++w) {
-      if (!Covered(rules, candidates, later, dtype, w, &used)) return {};
+      for (const Epilogue epilogue : {Epilogue::kNone, Epilogue::kRmsNorm}) {
+        if (later.epilogue.has_value() && later.epilogue != epilogue) continue;
+        if (!Covered(rules, candidates, later, dtype, w, epilogue, &used)) return {};
+      }
     }
   }
   return used;
@@ -94,6 +100,8 @@ absl::Status CheckReachable(const v1::Policy& policy, const std::vector<Compiled
 
 absl::Status CheckAvailable(const std::string& rule_text, const CompiledRule& rule,
                             const Backend& backend) {
+  // Where there is no library the backend's own kernels serve.
+  if (rule.algorithm == Algorithm::kLibrary) return absl::OkStatus();
   std::set<std::string> have;
   for (const KernelInstance& instance : backend.instances()) {
     have.insert(absl::StrCat(std::string(Name(instance.codec)), " ",

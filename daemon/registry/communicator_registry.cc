@@ -33,16 +33,12 @@ absl::Status CheckRequest(const v1::Communicator& request) {
     return absl::InvalidArgumentError(absl::StrFormat("world_size is %d: want 1 to %d",
                                                       request.world_size(), shm::kWorldSizeMax));
   }
-  switch (request.backend()) {
-    case v1::BACKEND_UNSPECIFIED:
-    case v1::BACKEND_HOST:
-      return absl::OkStatus();
-    case v1::BACKEND_GPU:
-      return absl::UnimplementedError("backend is BACKEND_GPU: this daemon has BACKEND_HOST");
-    default:
-      return absl::InvalidArgumentError(
-          absl::StrFormat("backend is %d: want BACKEND_HOST", static_cast<int>(request.backend())));
+  if (!v1::Backend_IsValid(request.backend())) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("backend is %d: want BACKEND_HOST (1) or BACKEND_GPU (2)",
+                        static_cast<int>(request.backend())));
   }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -72,8 +68,9 @@ CommunicatorRegistry::CommunicatorRegistry(Options options) : options_(std::move
 CommunicatorRegistry::~CommunicatorRegistry() = default;
 
 absl::StatusOr<std::unique_ptr<CommunicatorRegistry>> CommunicatorRegistry::Open(
-    const Config& config) {
+    const Config& config, absl::Status gpu_status) {
   Options options;
+  options.gpu_status = std::move(gpu_status);
   options.path = config.state_directory + "/communicators.textproto";
   options.communicators_max = config.communicators_max;
   options.create_on_attach = config.create_on_attach;
@@ -144,6 +141,7 @@ absl::StatusOr<CommunicatorRegistry::CommunicatorState*> CommunicatorRegistry::I
   }
   auto state = std::make_unique<CommunicatorState>();
   state->world_size = request.world_size();
+  if (request.backend() == v1::BACKEND_GPU) state->backend = v1::BACKEND_GPU;
   state->create_time = absl::Now();
   state->created_on_attach = on_attach;
   CommunicatorState* raw = state.get();
@@ -153,6 +151,10 @@ absl::StatusOr<CommunicatorRegistry::CommunicatorState*> CommunicatorRegistry::I
 
 absl::StatusOr<v1::Communicator> CommunicatorRegistry::Create(const v1::Communicator& request,
                                                               bool on_attach) {
+  if (request.backend() == v1::BACKEND_GPU && !options_.gpu_status.ok()) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("backend is BACKEND_GPU: %s", options_.gpu_status.message()));
+  }
   MutexLock lock(&mu_);
   absl::StatusOr<CommunicatorState*> state = Insert(request, on_attach);
   if (!state.ok()) return state.status();
@@ -215,12 +217,19 @@ absl::StatusOr<uint32_t> CommunicatorRegistry::Delete(const std::string& name, b
 }
 
 absl::StatusOr<CommunicatorRegistry::CommunicatorState*> CommunicatorRegistry::FindOrCreate(
-    const std::string& name, uint32_t world_size, bool create_if_absent) {
+    const std::string& name, uint32_t world_size, v1::Backend backend, bool create_if_absent) {
   const auto it = communicators_.find(name);
   if (it != communicators_.end()) {
     if (it->second->world_size != world_size) {
       return absl::InvalidArgumentError(absl::StrFormat(
           "world_size is %d: communicator '%s' has %d", world_size, name, it->second->world_size));
+    }
+    if (it->second->backend != backend) {
+      return absl::FailedPreconditionError(absl::StrFormat(
+          backend == v1::BACKEND_GPU
+              ? "device is set: communicator '%s' is of host memory (BACKEND_HOST)"
+              : "device is not set: communicator '%s' is of GPUs (BACKEND_GPU), name this rank's",
+          name));
     }
     return it->second.get();
   }
@@ -235,6 +244,7 @@ absl::StatusOr<CommunicatorRegistry::CommunicatorState*> CommunicatorRegistry::F
   v1::Communicator request;
   request.set_name(name);
   request.set_world_size(world_size);
+  request.set_backend(backend);
   absl::StatusOr<CommunicatorState*> state = Insert(request, /*on_attach=*/true);
   if (!state.ok()) return state;
   if (absl::Status status = Persist(); !status.ok()) {
@@ -278,7 +288,7 @@ absl::StatusOr<CommunicatorRegistry::JoinResult> CommunicatorRegistry::Join(
   }
   MutexLock lock(&mu_);
   absl::StatusOr<CommunicatorState*> state =
-      FindOrCreate(communicator, world_size, create_if_absent);
+      FindOrCreate(communicator, world_size, member.backend, create_if_absent);
   if (!state.ok()) return state.status();
   GroupState* current = CurrentGroup(*state, group);
   const auto [holder, inserted] = current->members.emplace(member.rank, member);

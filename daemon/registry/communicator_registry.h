@@ -44,12 +44,17 @@ struct Member {
   uint32_t uid = 0;
   absl::Time attach_time;
   std::shared_ptr<std::atomic<uint64_t>> arena_bytes, arenas;
+  v1::Backend backend = v1::BACKEND_HOST;  // where its tensors are
 };
 
 class CommunicatorRegistry {
  public:
   // Loads the state file (a bad one is set aside with a warning), then adds config.communicators.
-  static absl::StatusOr<std::unique_ptr<CommunicatorRegistry>> Open(const Config& config);
+  // `gpu_status`: why this daemon has no GPU backend, OK if it has one. Communicators of GPUs that
+  // were saved are kept either way, but nobody can join them without.
+  static absl::StatusOr<std::unique_ptr<CommunicatorRegistry>> Open(
+      const Config& config,
+      absl::Status gpu_status = absl::FailedPreconditionError("this daemon has no GPU backend"));
   ~CommunicatorRegistry();
 
   absl::StatusOr<v1::Communicator> Create(const v1::Communicator& request, bool on_attach);
@@ -61,7 +66,7 @@ class CommunicatorRegistry {
   // Joins a forming group (created as needed). Returns the incarnation and whether the group is now
   // complete. INVALID_ARGUMENT for a bad name, rank or world size; NOT_FOUND; ALREADY_EXISTS if a
   // live session holds the rank (names its pid); FAILED_PRECONDITION if it must be created and the
-  // configuration does not allow it.
+  // configuration does not allow it, or if the communicator's backend is not the member's.
   struct JoinResult {
     uint64_t incarnation = 0;
     bool complete = false;
@@ -99,6 +104,7 @@ class CommunicatorRegistry {
     std::string path;
     uint32_t communicators_max = 0;
     bool create_on_attach = true;
+    absl::Status gpu_status;  // why there are no GPUs; OK: there are
   };
   explicit CommunicatorRegistry(Options options);
 
@@ -107,7 +113,7 @@ class CommunicatorRegistry {
   absl::StatusOr<CommunicatorState*> Insert(const v1::Communicator& request, bool on_attach)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<CommunicatorState*> FindOrCreate(const std::string& name, uint32_t world_size,
-                                                  bool create_if_absent)
+                                                  v1::Backend backend, bool create_if_absent)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The group's current incarnation, made if there is none or if the last one is broken.
   GroupState* CurrentGroup(CommunicatorState* communicator, const std::string& name) const

@@ -47,9 +47,11 @@ void ArenaTable::Pin::Reset() {
   block_.reset();
 }
 
-ArenaTable::ArenaTable(Backend* backend, Limits limits, std::shared_ptr<ArenaBudget> budget,
-                       std::shared_ptr<MemoryThread> memory, ArenaCounters counters)
+ArenaTable::ArenaTable(Backend* backend, std::string device, Limits limits,
+                       std::shared_ptr<ArenaBudget> budget, std::shared_ptr<MemoryThread> memory,
+                       ArenaCounters counters)
     : backend_(backend),
+      device_(std::move(device)),
       limits_(limits),
       budget_(std::move(budget)),
       memory_(std::move(memory)),
@@ -64,15 +66,31 @@ absl::StatusOr<ArenaTable::Allocated> ArenaTable::Allocate(uint64_t bytes) {
   const uint64_t rounded = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
   if (absl::Status status = Reserve(rounded); !status.ok()) return status;
   // Outside the lock: the engine looks tensors up meanwhile.
-  absl::StatusOr<std::unique_ptr<Arena>> arena = backend_->AllocateArena(rounded);
+  return Insert(device_.empty() ? backend_->AllocateArena(rounded)
+                                : backend_->AllocateDeviceArena(device_, rounded),
+                rounded);
+}
+
+absl::StatusOr<ArenaTable::Allocated> ArenaTable::Import(std::string_view ipc_handle,
+                                                         uint64_t offset_bytes, uint64_t bytes) {
+  if (absl::Status status = Reserve(0); !status.ok()) return status;
+  return Insert(backend_->ImportArena(device_, ipc_handle, offset_bytes, bytes), 0);
+}
+
+void ArenaTable::Unreserve(uint64_t bytes) {
+  budget_->Release(bytes);
+  MutexLock lock(&mu_);
+  --arenas_;
+  bytes_ -= bytes;
+}
+
+absl::StatusOr<ArenaTable::Allocated> ArenaTable::Insert(
+    absl::StatusOr<std::unique_ptr<Arena>> arena, uint64_t reserved_bytes) {
   if (!arena.ok()) {
-    budget_->Release(rounded);
-    MutexLock lock(&mu_);
-    --arenas_;
-    bytes_ -= rounded;
+    Unreserve(reserved_bytes);
     return arena.status();
   }
-  auto block = std::make_shared<Block>(*std::move(arena), budget_, memory_, rounded);
+  auto block = std::make_shared<Block>(*std::move(arena), budget_, memory_, reserved_bytes);
   MutexLock lock(&mu_);
   uint32_t index;
   if (free_ids_.empty()) {
@@ -87,7 +105,8 @@ absl::StatusOr<ArenaTable::Allocated> ArenaTable::Allocate(uint64_t bytes) {
   slot.block = block;
   counters_.arenas->store(arenas_, std::memory_order_relaxed);
   counters_.bytes->store(bytes_, std::memory_order_relaxed);
-  return Allocated{index + 1, slot.generation, block->arena->bytes(), block->arena->fd()};
+  return Allocated{index + 1, slot.generation, block->arena->bytes(), block->arena->fd(),
+                   std::string(block->arena->ipc_handle())};
 }
 
 absl::Status ArenaTable::Reserve(uint64_t bytes) {

@@ -13,6 +13,8 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -82,16 +84,22 @@ class ArenaTable {
     uint32_t arena_id = 0;
     uint32_t generation = 0;
     uint64_t bytes = 0;
-    int fd = -1;  // the backend's; valid while the block lives
+    int fd = -1;  // the backend's; valid while the block lives; -1: device memory
+    std::string ipc_handle;
   };
 
-  ArenaTable(Backend* backend, Limits limits, std::shared_ptr<ArenaBudget> budget,
-             std::shared_ptr<MemoryThread> memory, ArenaCounters counters);
+  // `device`: empty for host memory.
+  ArenaTable(Backend* backend, std::string device, Limits limits,
+             std::shared_ptr<ArenaBudget> budget, std::shared_ptr<MemoryThread> memory,
+             ArenaCounters counters);
   ~ArenaTable() { Clear(); }
 
   // INVALID_ARGUMENT for 0 bytes; RESOURCE_EXHAUSTED names the bound that is reached. Takes as long
   // as the backend needs for the memory: for the memory thread.
   absl::StatusOr<Allocated> Allocate(uint64_t bytes);
+  // A client's own device memory, which counts against no bound of bytes. For the memory thread.
+  absl::StatusOr<Allocated> Import(std::string_view ipc_handle, uint64_t offset_bytes,
+                                   uint64_t bytes);
   // NOT_FOUND for an unknown id, INVALID_ARGUMENT for a stale generation, FAILED_PRECONDITION while
   // an operation uses the arena.
   absl::Status Free(uint32_t arena_id, uint32_t generation);
@@ -107,10 +115,15 @@ class ArenaTable {
   };
   // Counts an arena of `bytes` against all bounds.
   absl::Status Reserve(uint64_t bytes);
+  // Takes the reservation back.
+  void Unreserve(uint64_t bytes);
+  absl::StatusOr<Allocated> Insert(absl::StatusOr<std::unique_ptr<Arena>> arena,
+                                   uint64_t reserved_bytes);
   absl::Status CheckHandle(uint32_t arena_id, uint32_t generation) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   Backend* const backend_;
+  const std::string device_;
   const Limits limits_;
   const std::shared_ptr<ArenaBudget> budget_;
   const std::shared_ptr<MemoryThread> memory_;

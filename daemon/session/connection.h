@@ -37,9 +37,9 @@ struct Connection {
   pid_t pid = 0;
   uid_t uid = 0;
   State state = State::kNew;
-  bool closed = false;         // to be destroyed at the end of the turn
-  bool arena_pending = false;  // no message is read until the memory thread is done
-  uint32_t watched = 0;        // epoll events
+  bool closed = false;          // to be destroyed at the end of the turn
+  bool memory_pending = false;  // no message is read until the memory thread is done
+  uint32_t watched = 0;         // epoll events
   std::deque<Packet> outbox;
   // When a handshake or a join is over, CLOCK_MONOTONIC; UINT64_MAX: never.
   uint64_t deadline_ns = UINT64_MAX;
@@ -47,9 +47,11 @@ struct Connection {
   // From Join on.
   uint64_t session_id = 0;
   std::string communicator, group;
+  std::string device;  // empty: host memory
   uint32_t rank = 0, world_size = 0;
   uint64_t incarnation = 0;
   uint32_t join_timeout_ms = 0;
+  bool stream_opened = false;
   std::shared_ptr<ArenaTable> arenas;
   std::shared_ptr<SessionChannel> channel;
 };

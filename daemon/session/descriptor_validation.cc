@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/session/descriptor_validation.h"
 
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -31,12 +32,31 @@ absl::Status CheckScalars(const shm::Descriptor& d, uint64_t expected_sequence) 
   if (d.timeout_ms > kOperationTimeoutMsMax) {
     return Invalid("timeout_ms is %d: want 0 to %d", d.timeout_ms, kOperationTimeoutMsMax);
   }
-  if (d.epilogue != 0) return Invalid("epilogue is %d: want 0 (none)", d.epilogue);
-  for (size_t i = 0; i < sizeof(d.reserved); ++i) {
-    if (d.reserved[i] != 0) return Invalid("reserved[%d] is %d: want 0", i, d.reserved[i]);
+  if (d.epilogue > static_cast<uint32_t>(Epilogue::kRmsNorm)) {
+    return Invalid("epilogue is %d: want 0 (none) or 1 (rms_norm)", d.epilogue);
+  }
+  constexpr shm::RmsNorm kNothing{};
+  if (d.epilogue == 0 && std::memcmp(&d.rms_norm, &kNothing, sizeof(kNothing)) != 0) {
+    return Invalid("rms_norm has other bytes than 0 without an epilogue");
   }
   return absl::OkStatus();
 }
+
+// Same start or disjoint. The bounds were checked, so nothing overflows.
+absl::Status CheckOverlap(const shm::Tensor& input, const shm::Tensor& output, uint64_t bytes) {
+  if (input.arena_id != output.arena_id || input.offset_bytes == output.offset_bytes) {
+    return absl::OkStatus();
+  }
+  const uint64_t low = std::min(input.offset_bytes, output.offset_bytes);
+  const uint64_t high = std::max(input.offset_bytes, output.offset_bytes);
+  if (high - low >= bytes) return absl::OkStatus();
+  return Invalid(
+      "output overlaps input: offset_bytes are %d and %d in arena %d, %d bytes each; want "
+      "the same start or no overlap",
+      output.offset_bytes, input.offset_bytes, input.arena_id, bytes);
+}
+
+}  // namespace
 
 absl::StatusOr<ArenaTable::Pin> CheckTensor(const char* field, const shm::Tensor& tensor,
                                             uint64_t count, uint64_t element_bytes,
@@ -61,22 +81,6 @@ absl::StatusOr<ArenaTable::Pin> CheckTensor(const char* field, const shm::Tensor
   return pin;
 }
 
-// Same start or disjoint. The bounds were checked, so nothing overflows.
-absl::Status CheckOverlap(const shm::Tensor& input, const shm::Tensor& output, uint64_t bytes) {
-  if (input.arena_id != output.arena_id || input.offset_bytes == output.offset_bytes) {
-    return absl::OkStatus();
-  }
-  const uint64_t low = std::min(input.offset_bytes, output.offset_bytes);
-  const uint64_t high = std::max(input.offset_bytes, output.offset_bytes);
-  if (high - low >= bytes) return absl::OkStatus();
-  return Invalid(
-      "output overlaps input: offset_bytes are %d and %d in arena %d, %d bytes each; want "
-      "the same start or no overlap",
-      output.offset_bytes, input.offset_bytes, input.arena_id, bytes);
-}
-
-}  // namespace
-
 absl::StatusOr<ValidatedDescriptor> ValidateDescriptor(const shm::Descriptor& d,
                                                        uint64_t expected_sequence,
                                                        ArenaTable* arenas) {
@@ -88,6 +92,13 @@ absl::StatusOr<ValidatedDescriptor> ValidateDescriptor(const shm::Descriptor& d,
   v.epilogue = d.epilogue;
   v.count = d.count;
   v.timeout_ms = d.timeout_ms;
+  if (d.epilogue != 0) {
+    absl::StatusOr<std::unique_ptr<RmsNormOperands>> rms_norm = ReadRmsNorm(d, arenas);
+    if (!rms_norm.ok()) return rms_norm.status();
+    v.input = (*rms_norm)->input;
+    v.rms_norm = *std::move(rms_norm);
+    return v;
+  }
   if (d.count == 0) return v;
   const uint64_t element_bytes = DtypeBytes(d.dtype);
   absl::StatusOr<ArenaTable::Pin> input =

@@ -4,9 +4,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "absl/status/statusor.h"
 #include "daemon/session/arena_table.h"
+#include "daemon/session/rms_norm_operands.h"
 #include "kernels/types.h"
 #include "proto/shm/layout.h"
 
@@ -25,7 +27,13 @@ struct ValidatedDescriptor {
   const void* input = nullptr;
   void* output = nullptr;
   ArenaTable::Pin input_pin, output_pin;
+  std::unique_ptr<RmsNormOperands> rms_norm;  // with epilogue 1, whose tensors it pins
 };
+
+// A tensor of `count` elements within an arena of the session, pinned; `field` names it in errors.
+absl::StatusOr<ArenaTable::Pin> CheckTensor(const char* field, const shm::Tensor& tensor,
+                                            uint64_t count, uint64_t element_bytes,
+                                            ArenaTable* arenas);
 
 // INVALID_ARGUMENT or UNIMPLEMENTED, naming field, value and bound.
 absl::StatusOr<ValidatedDescriptor> ValidateDescriptor(const shm::Descriptor& descriptor,

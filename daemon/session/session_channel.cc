@@ -12,41 +12,13 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "daemon/session/shared_copy.h"
 
 namespace qrd {
 namespace {
 
 // More refused posts than this between two looks is a client that makes numbers up.
 constexpr uint64_t kRingFullDeltaMax = 1 << 20;
-
-// The other side may write at any time: word by word, relaxed, each word once.
-void CopyOut(const shm::Descriptor* from, shm::Descriptor* to) {
-  static_assert(sizeof(shm::Descriptor) % sizeof(uint64_t) == 0);
-  uint64_t words[sizeof(shm::Descriptor) / sizeof(uint64_t)];
-  auto* source = reinterpret_cast<uint64_t*>(const_cast<shm::Descriptor*>(from));
-  for (size_t i = 0; i < std::size(words); ++i) {
-    words[i] = std::atomic_ref<uint64_t>(source[i]).load(std::memory_order_relaxed);
-  }
-  std::memcpy(to, words, sizeof(words));
-}
-
-// Writes all of a completion but its state.
-void CopyIn(const shm::Completion& from, size_t bytes, shm::Completion* to) {
-  constexpr size_t kFirst = offsetof(shm::Completion, status);
-  static_assert(kFirst == 4 && sizeof(shm::Completion) % 8 == 0);
-  const auto* source = reinterpret_cast<const std::byte*>(&from);
-  auto* target = reinterpret_cast<std::byte*>(to);
-  uint32_t first;
-  std::memcpy(&first, source + kFirst, sizeof(first));
-  std::atomic_ref<uint32_t>(*reinterpret_cast<uint32_t*>(target + kFirst))
-      .store(first, std::memory_order_relaxed);
-  for (size_t at = 8; at < bytes; at += 8) {
-    uint64_t word;
-    std::memcpy(&word, source + at, sizeof(word));
-    std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(target + at))
-        .store(word, std::memory_order_relaxed);
-  }
-}
 
 }  // namespace
 
@@ -93,11 +65,31 @@ SessionChannel::SessionChannel(uint64_t session_id, uint32_t rank, uint32_t slot
       busy_(slot_count, false) {}
 
 bool SessionChannel::HasSubmissions() const {
+  if (stream_ != nullptr && stream_->Rung()) return true;
   // Sequentially consistent for the engine's last look before it sleeps (see layout.h).
   return producer_->tail.load(std::memory_order_seq_cst) != next_index_;
 }
 
+SessionChannel::PollResult SessionChannel::PollStream(Submission* submission, std::string* error) {
+  uint32_t entry = 0;
+  switch (stream_->Poll(&entry, &submission->descriptor, error)) {
+    case StreamChannel::PollResult::kEmpty:
+      return PollResult::kEmpty;
+    case StreamChannel::PollResult::kProtocolError:
+      return PollResult::kProtocolError;
+    case StreamChannel::PollResult::kOperation:
+      break;
+  }
+  submission->slot = kStreamSlot | entry;
+  in_flight_.fetch_add(1, std::memory_order_relaxed);
+  return PollResult::kSubmission;
+}
+
 SessionChannel::PollResult SessionChannel::Poll(Submission* submission, std::string* error) {
+  if (stream_ != nullptr) {
+    const PollResult result = PollStream(submission, error);
+    if (result != PollResult::kEmpty) return result;
+  }
   // Acquire: pairs with the client's release store of tail; ring entry and descriptor come before
   // it.
   const uint64_t tail = producer_->tail.load(std::memory_order_acquire);
@@ -131,7 +123,7 @@ SessionChannel::PollResult SessionChannel::Poll(Submission* submission, std::str
 }
 
 void SessionChannel::Complete(uint32_t slot, const CompletionRecord& record,
-                              const std::string& message) {
+                              const std::string& message, bool release_stream) {
   shm::Completion completion = {};
   completion.status = record.status;
   completion.sequence = record.sequence;
@@ -146,12 +138,15 @@ void SessionChannel::Complete(uint32_t slot, const CompletionRecord& record,
   completion.end_ns = record.end_ns;
   completion.nonfinite_count = record.nonfinite_count;
   completion.rank_mask = record.rank_mask;
-  const size_t text = std::min<size_t>(message.size(), shm::kMessageBytes - 1);
-  std::memcpy(completion.message, message.data(), text);
-  // The text's first words carry the NUL of an empty one.
-  const size_t bytes = offsetof(shm::Completion, message) + (text + 1 + 7) / 8 * 8;
+  std::memcpy(completion.message, message.data(),
+              std::min<size_t>(message.size(), shm::kMessageBytes - 1));
+  if ((slot & kStreamSlot) != 0) {
+    in_flight_.fetch_sub(1, std::memory_order_relaxed);
+    stream_->Complete(slot & ~kStreamSlot, completion, release_stream);
+    return;
+  }
   auto* target = At<shm::Completion>(shm::CompletionOffsetBytes(slot_count_)) + slot;
-  CopyIn(completion, bytes, target);
+  CopyIn(completion, CompletionBytes(completion), target);
 
   busy_[slot] = false;
   in_flight_.fetch_sub(1, std::memory_order_relaxed);

@@ -24,6 +24,7 @@
 #include "daemon/base/unique_fd.h"
 #include "daemon/session/arena_table.h"
 #include "daemon/session/shared_segment.h"
+#include "daemon/session/stream_channel.h"
 #include "proto/shm/layout.h"
 
 namespace qrd {
@@ -39,7 +40,10 @@ struct CompletionRecord {
   uint32_t rank_mask = 0;
 };
 
-// One entry of the ring, copied out.
+// Set in Submission::slot: the rest is an entry of the stream segment, not a slot.
+inline constexpr uint32_t kStreamSlot = uint32_t{1} << 31;
+
+// One entry of the ring, or an announced stream-ordered operation, copied out.
 struct Submission {
   uint32_t slot = 0;
   shm::Descriptor descriptor;
@@ -74,8 +78,12 @@ class SessionChannel {
   // again.
   PollResult Poll(Submission* submission, std::string* error);
   // Fills the slot's completion, wakes a client that waits on it, frees the slot. `message` is cut
-  // to what fits.
-  void Complete(uint32_t slot, const CompletionRecord& record, const std::string& message);
+  // to what fits. `release_stream`: of a stream-ordered operation that the device does not end.
+  void Complete(uint32_t slot, const CompletionRecord& record, const std::string& message,
+                bool release_stream = true);
+  // From here on stream-ordered operations are taken, too. Once.
+  void AddStream(std::unique_ptr<StreamChannel> stream) { stream_ = std::move(stream); }
+  const StreamChannel* stream() const { return stream_.get(); }
   // All slots that were taken and not completed.
   std::vector<uint32_t> BusySlots() const;
   // What the client added to its ring-full counter since the last call; hostile, so clamped.
@@ -84,6 +92,8 @@ class SessionChannel {
  private:
   SessionChannel(uint64_t session_id, uint32_t rank, uint32_t slot_count, int32_t pid,
                  SharedSegment segment, UniqueFd doorbell, std::shared_ptr<ArenaTable> arenas);
+
+  PollResult PollStream(Submission* submission, std::string* error);
 
   template <typename T>
   T* At(uint64_t offset_bytes) const {
@@ -105,6 +115,7 @@ class SessionChannel {
   uint64_t next_index_ = 0;
   uint64_t ring_full_seen_ = 0;
   std::vector<bool> busy_;
+  std::unique_ptr<StreamChannel> stream_;  // null until the client asks for it
 };
 
 }  // namespace qrd

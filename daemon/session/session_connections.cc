@@ -65,7 +65,7 @@ void SessionServer::FlushOutbox(Connection* connection) {
 void SessionServer::Watch(Connection* connection) {
   epoll_event event = {};
   event.events = EPOLLRDHUP;
-  if (!connection->arena_pending) event.events |= EPOLLIN;
+  if (!connection->memory_pending) event.events |= EPOLLIN;
   if (!connection->outbox.empty()) event.events |= EPOLLOUT;
   if (event.events == connection->watched) return;
   connection->watched = event.events;
@@ -114,7 +114,7 @@ void SessionServer::LeaveSession(Connection* connection, shm::Status status,
   if (connection->arenas && !joined) connection->arenas->Clear();
   connection->arenas.reset();
   connection->channel.reset();
-  connection->arena_pending = false;
+  connection->memory_pending = false;
   connection->state = Connection::State::kGreeted;
   connection->deadline_ns = MonotonicNs() + kHandshakeTimeoutMs * kNsPerMs;
 }

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SessionServer: what each message of a client does.
+#include <fcntl.h>
+
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,6 +20,12 @@ constexpr uint64_t kNsPerMs = 1'000'000;
 constexpr uint32_t kAttachTimeoutMsMax = 3'600'000;
 constexpr size_t kAbortReasonBytesMax = 128;
 constexpr size_t kClientVersionBytesMax = 64;
+constexpr size_t kDeviceBytesMax = 64;
+
+absl::Status NoDevice() {
+  return absl::FailedPreconditionError(
+      "this session's tensors are in host memory: it joined without a device");
+}
 
 }  // namespace
 
@@ -52,9 +60,9 @@ void SessionServer::HandleMessage(Connection* connection, const v1::ClientMessag
     case v1::ClientMessage::kAbort:
       return HandleAbort(connection, message.abort());
     case v1::ClientMessage::kArenaImport:
+      return HandleArenaImport(connection, message.arena_import());
     case v1::ClientMessage::kStreamOpen:
-      return SendError(connection,
-                       absl::FailedPreconditionError("this session's tensors are in host memory"));
+      return HandleStreamOpen(connection);
     case v1::ClientMessage::MESSAGE_NOT_SET:
       return;
   }
@@ -86,6 +94,24 @@ void SessionServer::HandleHello(Connection* connection, const v1::Hello& hello) 
   Send(connection, reply);
 }
 
+absl::StatusOr<std::string> SessionServer::FindDevice(const v1::Join& join) const {
+  if (join.device().empty()) return std::string();
+  if (join.device().size() > kDeviceBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("device has %d bytes: at most %d", join.device().size(), kDeviceBytesMax));
+  }
+  absl::StatusOr<Backend*> gpu = backends_->Get(v1::BACKEND_GPU);
+  if (!gpu.ok()) {
+    return absl::FailedPreconditionError(absl::StrFormat("device is %s: %s", Quoted(join.device()),
+                                                         backends_->gpu_status.message()));
+  }
+  absl::StatusOr<std::string> id = (*gpu)->FindDevice(join.device());
+  if (!id.ok()) {
+    return absl::Status(id.status().code(), absl::StrFormat("device: %s", id.status().message()));
+  }
+  return id;
+}
+
 absl::Status SessionServer::PrepareJoin(Connection* connection, const v1::Join& join) {
   if (!accepting_.load()) return absl::UnavailableError("the daemon is draining");
   if (join.timeout_ms() > kAttachTimeoutMsMax) {
@@ -101,11 +127,13 @@ absl::Status SessionServer::PrepareJoin(Connection* connection, const v1::Join& 
     return absl::InvalidArgumentError(
         absl::StrFormat("world_size is %d: want 1 to %d", join.world_size(), shm::kWorldSizeMax));
   }
+  absl::StatusOr<std::string> device = FindDevice(join);
+  if (!device.ok()) return device.status();
   ArenaCounters counters;
   auto arenas = std::make_shared<ArenaTable>(
-      backend_,
+      device->empty() ? backends_->host.get() : backends_->gpu.get(), *device,
       ArenaTable::Limits{config_.arenas_per_session_max, config_.arena_bytes_per_session_max},
-      budget_, memory_, counters);
+      device->empty() ? budget_ : device_budget_, memory_, counters);
   const uint64_t session_id = next_session_id_++;
   absl::StatusOr<std::shared_ptr<SessionChannel>> channel =
       SessionChannel::Create(session_id, join.rank(), join.world_size(),
@@ -121,6 +149,7 @@ absl::Status SessionServer::PrepareJoin(Connection* connection, const v1::Join& 
   member.attach_time = absl::Now();
   member.arenas = counters.arenas;
   member.arena_bytes = counters.bytes;
+  member.backend = device->empty() ? v1::BACKEND_HOST : v1::BACKEND_GPU;
   // Killed clients whose end epoll has yet to report must not hold a rank.
   ReapDead(registry_->GroupSessions(join.communicator(), group));
   absl::StatusOr<CommunicatorRegistry::JoinResult> joined = registry_->Join(
@@ -131,6 +160,7 @@ absl::Status SessionServer::PrepareJoin(Connection* connection, const v1::Join& 
   connection->session_id = session_id;
   connection->communicator = join.communicator();
   connection->group = group;
+  connection->device = *std::move(device);
   connection->rank = join.rank();
   connection->world_size = join.world_size();
   connection->incarnation = joined->incarnation;
@@ -152,62 +182,74 @@ void SessionServer::HandleJoin(Connection* connection, const v1::Join& join) {
   SendError(connection, status);
 }
 
-void SessionServer::CompleteGroup(const CommunicatorRegistry::JoinResult& result) {
-  GroupSpec spec;
-  spec.incarnation = result.incarnation;
-  spec.counters = result.counters;
-  std::vector<Connection*> members;
-  for (const uint64_t session_id : result.session_ids) {
-    Connection* member = FindSession(session_id);
-    members.push_back(member);
-    spec.channels.push_back(member->channel);
-  }
-  spec.communicator = members[0]->communicator;
-  spec.group = members[0]->group;
-  const auto weight = config_.communicator_weights.find(spec.communicator);
-  if (weight != config_.communicator_weights.end()) spec.weight = weight->second;
-  spdlog::info("group '{}' of communicator '{}' is complete: {} ranks, incarnation {}", spec.group,
-               spec.communicator, members.size(), spec.incarnation);
-  // The engine first: a client may post as soon as it has its reply.
-  engine_->AddGroup(std::move(spec));
-  for (Connection* member : members) {
-    member->state = Connection::State::kJoined;
-    member->deadline_ns = UINT64_MAX;
-  }
-  for (Connection* member : members) {
-    SessionChannel* channel = member->channel.get();
-    v1::ServerMessage reply;
-    v1::Joined* joined = reply.mutable_joined();
-    joined->set_session_id(member->session_id);
-    joined->set_node_segment_bytes(node_->segment_bytes());
-    joined->set_session_segment_bytes(channel->segment_bytes());
-    joined->set_incarnation(result.incarnation);
-    joined->set_operation_timeout_ms(config_.operation_timeout_ms);
-    joined->set_spin_us_max(config_.spin_us_max);
-    if (metrics_ != nullptr) metrics_->RecordAttach(shm::Status::kOk);
-    const std::shared_ptr<SessionChannel> keep = member->channel;
-    Send(member, reply, {node_->fd(), channel->segment_fd(), channel->doorbell_fd()});
-    keep->CloseSegmentFd();
-  }
-}
-
-void SessionServer::HandleArenaAlloc(Connection* connection, const v1::ArenaAlloc& request) {
+void SessionServer::RunOnMemoryThread(Connection* connection, std::function<void(Request*)> task) {
   // One request at a time: replies keep their order.
-  connection->arena_pending = true;
+  connection->memory_pending = true;
   Watch(connection);
-  memory_->Post([this, arenas = connection->arenas, bytes = request.bytes(),
-                 session_id = connection->session_id] {
+  memory_->Post([this, task = std::move(task), session_id = connection->session_id] {
     Request done;
-    done.kind = Request::Kind::kArenaDone;
     done.session_ids = {session_id};
-    done.arena = arenas->Allocate(bytes);
+    task(&done);
     Post(std::move(done));
   });
 }
 
+void SessionServer::HandleArenaAlloc(Connection* connection, const v1::ArenaAlloc& request) {
+  RunOnMemoryThread(connection, [arenas = connection->arenas, bytes = request.bytes()](Request* r) {
+    r->kind = Request::Kind::kArenaDone;
+    r->arena = arenas->Allocate(bytes);
+  });
+}
+
+void SessionServer::HandleArenaImport(Connection* connection, const v1::ArenaImport& request) {
+  if (connection->device.empty()) return SendError(connection, NoDevice());
+  RunOnMemoryThread(connection, [arenas = connection->arenas, request](Request* r) {
+    r->kind = Request::Kind::kArenaDone;
+    r->arena = arenas->Import(request.ipc_handle(), request.offset_bytes(), request.bytes());
+  });
+}
+
+void SessionServer::HandleStreamOpen(Connection* connection) {
+  if (connection->device.empty()) return SendError(connection, NoDevice());
+  if (connection->stream_opened) {
+    return SendError(connection,
+                     absl::FailedPreconditionError("the stream segment is open already"));
+  }
+  connection->stream_opened = true;
+  RunOnMemoryThread(connection, [this, session_id = connection->session_id](Request* r) {
+    r->kind = Request::Kind::kStreamDone;
+    r->stream =
+        std::make_shared<absl::StatusOr<std::unique_ptr<StreamChannel>>>(StreamChannel::Create(
+            session_id, config_.stream_entries_per_session, backends_->gpu.get()));
+  });
+}
+
+void SessionServer::FinishStreamOpen(Connection* connection, const Request& request) {
+  connection->memory_pending = false;
+  Watch(connection);
+  if (!request.stream->ok()) {
+    connection->stream_opened = false;
+    return SendError(connection, request.stream->status());
+  }
+  std::unique_ptr<StreamChannel> stream = std::move(**request.stream);
+  v1::ServerMessage reply;
+  reply.mutable_stream_opened()->set_stream_segment_bytes(stream->segment_bytes());
+  reply.mutable_stream_opened()->set_entry_count(stream->entry_count());
+  const int fd = fcntl(stream->segment_fd(), F_DUPFD_CLOEXEC, 0);
+  const UniqueFd copy(fd);
+  stream->CloseSegmentFd();
+  if (!copy.valid()) {
+    return SendError(connection,
+                     absl::ResourceExhaustedError("the daemon has no descriptors left"));
+  }
+  // The engine first: the client's streams may announce something as soon as it has the reply.
+  engine_->AddStream(connection->session_id, std::move(stream));
+  Send(connection, reply, {copy.get()});
+}
+
 void SessionServer::FinishArenaAlloc(Connection* connection,
                                      const absl::StatusOr<ArenaTable::Allocated>& arena) {
-  connection->arena_pending = false;
+  connection->memory_pending = false;
   Watch(connection);
   if (!arena.ok()) {
     SendError(connection, arena.status());
@@ -217,7 +259,8 @@ void SessionServer::FinishArenaAlloc(Connection* connection,
   reply.mutable_arena_allocated()->set_arena_id(arena->arena_id);
   reply.mutable_arena_allocated()->set_generation(arena->generation);
   reply.mutable_arena_allocated()->set_bytes(arena->bytes);
-  Send(connection, reply, {arena->fd});
+  reply.mutable_arena_allocated()->set_ipc_handle(arena->ipc_handle);
+  Send(connection, reply, arena->fd >= 0 ? std::vector<int>{arena->fd} : std::vector<int>{});
 }
 
 void SessionServer::HandleArenaFree(Connection* connection, const v1::ArenaFree& request) {

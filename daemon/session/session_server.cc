@@ -78,23 +78,26 @@ absl::Status RemoveStaleSocket(const std::string& path) {
 absl::StatusOr<std::unique_ptr<SessionServer>> SessionServer::Open(const Config& config,
                                                                    CommunicatorRegistry* registry,
                                                                    Engine* engine, Metrics* metrics,
-                                                                   Backend* backend,
+                                                                   const Backends* backends,
                                                                    NodeSegment* node) {
   std::unique_ptr<SessionServer> server(
-      new SessionServer(config, registry, engine, metrics, backend, node));
+      new SessionServer(config, registry, engine, metrics, backends, node));
   if (absl::Status status = server->Listen(); !status.ok()) return status;
   return server;
 }
 
 SessionServer::SessionServer(const Config& config, CommunicatorRegistry* registry, Engine* engine,
-                             Metrics* metrics, Backend* backend, NodeSegment* node)
+                             Metrics* metrics, const Backends* backends, NodeSegment* node)
     : config_(config),
       registry_(registry),
       engine_(engine),
       metrics_(metrics),
-      backend_(backend),
+      backends_(backends),
       node_(node),
       budget_(std::make_shared<ArenaBudget>(config.arena_bytes_max)),
+      device_budget_(std::make_shared<ArenaBudget>(config.device_arena_bytes_max != 0
+                                                       ? config.device_arena_bytes_max
+                                                       : backends->device_memory_bytes() / 10 * 8)),
       memory_(std::make_shared<MemoryThread>()),
       path_(config.runtime_directory + "/attach.sock") {
   engine_->SetSessionEndHook([this](uint64_t session_id, bool protocol_error, std::string reason) {
@@ -295,6 +298,10 @@ void SessionServer::RunRequests() {
     requests.swap(requests_);
   }
   for (const Request& request : requests) {
+    if (request.kind == Request::Kind::kPlaced) {
+      FinishPlacing(request);
+      continue;
+    }
     for (const uint64_t session_id : request.session_ids) {
       Connection* connection = FindSession(session_id);
       if (connection != nullptr) RunRequest(request, connection);
@@ -305,6 +312,8 @@ void SessionServer::RunRequests() {
 void SessionServer::RunRequest(const Request& request, Connection* connection) {
   if (request.kind == Request::Kind::kArenaDone) {
     FinishArenaAlloc(connection, request.arena);
+  } else if (request.kind == Request::Kind::kStreamDone) {
+    FinishStreamOpen(connection, request);
   } else if (connection->state == Connection::State::kJoining) {
     SendError(connection, absl::AbortedError(request.reason));
     CloseConnection(connection, "deleted");
@@ -358,7 +367,7 @@ void SessionServer::OnEvent(int fd, uint32_t events) {
 }
 
 void SessionServer::OnReadable(Connection* connection) {
-  for (int i = 0; i < kMessageBurst && !connection->closed && !connection->arena_pending; ++i) {
+  for (int i = 0; i < kMessageBurst && !connection->closed && !connection->memory_pending; ++i) {
     Received received = ReceiveMessage(connection->fd.get());
     switch (received.kind) {
       case Received::Kind::kNothing:

@@ -23,6 +23,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "daemon/base/backends.h"
 #include "daemon/base/config.h"
 #include "daemon/base/log_limit.h"
 #include "daemon/base/mutex.h"
@@ -53,7 +54,8 @@ class SessionServer {
   static absl::StatusOr<std::unique_ptr<SessionServer>> Open(const Config& config,
                                                              CommunicatorRegistry* registry,
                                                              Engine* engine, Metrics* metrics,
-                                                             Backend* backend, NodeSegment* node);
+                                                             const Backends* backends,
+                                                             NodeSegment* node);
   ~SessionServer();
 
   // RESOURCE_EXHAUSTED if a thread cannot be had.
@@ -71,24 +73,30 @@ class SessionServer {
   uint64_t session_count() const { return session_count_.load(std::memory_order_relaxed); }
   // Of all sessions, memory that in-flight operations still hold included.
   uint64_t arena_bytes() const { return budget_->used_bytes(); }
+  uint64_t device_arena_bytes() const { return device_budget_->used_bytes(); }
 
  private:
   // What another thread asks of the attach thread.
   struct Request {
     enum class Kind {
-      kEnd,        // fail the sessions' operations, then close
-      kClose,      // the engine is through with the session
-      kArenaDone,  // the memory thread has the session's arena, or an error
+      kEnd,         // fail the sessions' operations, then close
+      kClose,       // the engine is through with the session
+      kArenaDone,   // the memory thread has the session's arena, or an error
+      kStreamDone,  // or its stream segment
+      kPlaced,      // or the sessions' group is on its devices
     };
     Kind kind = Kind::kEnd;
     std::vector<uint64_t> session_ids;
     shm::Status status = shm::Status::kOk;
     std::string reason;
     absl::StatusOr<ArenaTable::Allocated> arena = ArenaTable::Allocated{};
+    std::shared_ptr<absl::StatusOr<std::unique_ptr<StreamChannel>>> stream;
+    absl::StatusOr<std::shared_ptr<DeviceGroup>> device_group = nullptr;
+    CommunicatorRegistry::JoinResult joined;  // of kPlaced
   };
 
   SessionServer(const Config& config, CommunicatorRegistry* registry, Engine* engine,
-                Metrics* metrics, Backend* backend, NodeSegment* node);
+                Metrics* metrics, const Backends* backends, NodeSegment* node);
   absl::Status Listen();
   void Post(Request request) ABSL_LOCKS_EXCLUDED(mu_);
   void Wake();
@@ -107,7 +115,20 @@ class SessionServer {
   void HandleHello(Connection* connection, const v1::Hello& hello);
   void HandleJoin(Connection* connection, const v1::Join& join);
   absl::Status PrepareJoin(Connection* connection, const v1::Join& join);
+  // The device's UUID; empty for host memory.
+  absl::StatusOr<std::string> FindDevice(const v1::Join& join) const;
   void CompleteGroup(const CommunicatorRegistry::JoinResult& result);
+  void PlaceGroup(const CommunicatorRegistry::JoinResult& result,
+                  const std::vector<Connection*>& members);
+  void FinishPlacing(const Request& request);
+  void StartGroup(const CommunicatorRegistry::JoinResult& result,
+                  const std::vector<Connection*>& members,
+                  std::shared_ptr<DeviceGroup> device_group);
+  void SendJoined(Connection* member, uint64_t incarnation);
+  void HandleArenaImport(Connection* connection, const v1::ArenaImport& request);
+  void HandleStreamOpen(Connection* connection);
+  void FinishStreamOpen(Connection* connection, const Request& request);
+  void RunOnMemoryThread(Connection* connection, std::function<void(Request*)> task);
   void HandleArenaAlloc(Connection* connection, const v1::ArenaAlloc& request);
   void FinishArenaAlloc(Connection* connection, const absl::StatusOr<ArenaTable::Allocated>& arena);
   void HandleArenaFree(Connection* connection, const v1::ArenaFree& request);
@@ -133,9 +154,9 @@ class SessionServer {
   CommunicatorRegistry* const registry_;
   Engine* const engine_;
   Metrics* const metrics_;
-  Backend* const backend_;
+  const Backends* const backends_;
   NodeSegment* const node_;
-  const std::shared_ptr<ArenaBudget> budget_;
+  const std::shared_ptr<ArenaBudget> budget_, device_budget_;
   const std::shared_ptr<MemoryThread> memory_;
   std::string path_;
   UniqueFd listener_, epoll_, wake_, spare_;

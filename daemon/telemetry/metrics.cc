@@ -42,7 +42,8 @@ static_assert(static_cast<size_t>(shm::Status::kInternal) == kInternal);
 constexpr std::array<const char*, 6> kReasons = {"closed",  "lost",    "protocol_error",
                                                  "drained", "deleted", "other"};
 constexpr std::array<const char*, 3> kStages = {"waiting_for_ranks", "queued", "executing"};
-constexpr std::array<Algorithm, 2> kAlgorithms = {Algorithm::kOneShot, Algorithm::kTwoShot};
+constexpr std::array<Algorithm, 3> kAlgorithms = {Algorithm::kOneShot, Algorithm::kTwoShot,
+                                                  Algorithm::kLibrary};
 // Codec and algorithm of an operation that failed before it had a plan.
 constexpr char kUnplanned[] = "unplanned";
 
@@ -59,7 +60,10 @@ size_t ResultIndex(shm::Status status) {
   return index < kResults.size() ? index : kInternal;
 }
 
-size_t AlgorithmIndex(Algorithm algorithm) { return algorithm == Algorithm::kOneShot ? 0 : 1; }
+size_t AlgorithmIndex(Algorithm algorithm) {
+  const size_t index = static_cast<size_t>(algorithm) - 1;
+  return index < kAlgorithms.size() ? index : 1;
+}
 size_t CodecIndex(Codec codec) {
   const auto index = static_cast<size_t>(codec);
   return index < kCodecCount ? index : 0;
@@ -91,7 +95,7 @@ struct Metrics::Impl {
 
   // [result][codec][algorithm]; [result] for those without a plan.
   Counter* planned[kResults.size()][kCodecCount][kAlgorithms.size()] = {};
-  std::array<Counter*, kResults.size()> unplanned = {}, attaches = {};
+  std::array<Counter*, kResults.size()> unplanned = {}, attaches = {}, rms_norm = {};
   std::array<Counter*, kCodecCount> payload_bytes = {}, wire_bytes = {};
   std::array<Histogram*, kStages.size()> durations = {};
   std::array<Counter*, kReasons.size()> session_ends = {};
@@ -129,6 +133,12 @@ Metrics::Impl::Impl(GaugeSources gauge_sources) : sources(std::move(gauge_source
   for (const Codec codec : kAllCodecs) {
     payload_bytes[CodecIndex(codec)] = &payload.Add({{"codec", std::string(Name(codec))}});
     wire_bytes[CodecIndex(codec)] = &wire.Add({{"codec", std::string(Name(codec))}});
+  }
+  auto& epilogue = CounterFamily(r, "qrd_epilogue_operations_total",
+                                 "Planned operations with an epilogue, by epilogue and result.");
+  for (size_t i = 0; i < kResults.size(); ++i) {
+    rms_norm[i] = &epilogue.Add(
+        {{"epilogue", std::string(Name(Epilogue::kRmsNorm))}, {"result", kResults[i]}});
   }
   auto& duration =
       prometheus::BuildHistogram()
@@ -184,6 +194,9 @@ void Metrics::RecordOperation(const OperationRecord& record) {
                          ? impl_->planned[result][codec][AlgorithmIndex(record.algorithm)]
                          : impl_->unplanned[result];
   counter->Increment();
+  if (record.planned && record.epilogue == Epilogue::kRmsNorm) {
+    impl_->rms_norm[result]->Increment();
+  }
   impl_->operations.fetch_add(1, std::memory_order_relaxed);
   if (result != kOk) {
     impl_->operations_failed.fetch_add(1, std::memory_order_relaxed);

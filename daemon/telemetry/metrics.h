@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/epilogue.h"
 #include "kernels/types.h"
 #include "prometheus/metric_family.h"
 #include "prometheus/registry.h"
@@ -24,6 +25,7 @@ struct OperationRecord {
   bool planned = false;  // codec and algorithm are valid (all ranks had posted and matched)
   Codec codec = Codec::kNone;
   Algorithm algorithm = Algorithm::kTwoShot;
+  Epilogue epilogue = Epilogue::kNone;
   uint64_t payload_bytes = 0;  // of one rank
   uint64_t wire_bytes = 0;     // sent by all ranks
   uint64_t first_post_ns = 0, ready_ns = 0, start_ns = 0, end_ns = 0;

@@ -20,10 +20,23 @@ constexpr std::chrono::seconds kEndTimeout{20};
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<DevicePool>> DevicePool::Create(std::vector<int> device_of_rank,
-                                                               const VisibleMemory* visible) {
+                                                               const VisibleMemory* visible,
+                                                               const CollectiveLibrary* library) {
   std::shared_ptr<DevicePool> pool(new DevicePool(std::move(device_of_rank), visible));
   if (absl::Status status = pool->Initialize(); !status.ok()) return status;
+  pool->OpenLibrary(library);
   return pool;
+}
+
+// Libraries want each rank on a device of its own. One that fails here is not offered.
+void DevicePool::OpenLibrary(const CollectiveLibrary* library) {
+  if (library == nullptr || device_of_rank_.size() < 2 ||
+      streams_.size() != device_of_rank_.size()) {
+    return;
+  }
+  absl::StatusOr<std::unique_ptr<LibraryCommunicator>> made =
+      LibraryCommunicator::Create(library, collective_->devices());
+  if (made.ok()) library_ = *std::move(made);
 }
 
 absl::Status DevicePool::Initialize() {
@@ -135,7 +148,15 @@ absl::StatusOr<uint64_t> DevicePool::Launch(const LaunchParams& params,
   for (size_t i = 0; i < streams_.size(); ++i) {
     Word(slot, i).store(static_cast<uint32_t>(ticket) - 1, std::memory_order_relaxed);
   }
-  absl::Status status = collective_->Launch(params, streams_, static_cast<uint32_t>(slot));
+  absl::Status status;
+  if (params.algorithm != Algorithm::kLibrary) {
+    status = collective_->Launch(params, streams_, static_cast<uint32_t>(slot));
+  } else if (library_ != nullptr) {
+    status = library_->AllReduce(params, streams_);
+    if (!status.ok()) lost_ = status;  // some devices may have got their part, which waits
+  } else {
+    status = absl::UnimplementedError("algorithm = library: none serves these ranks");
+  }
   if (!status.ok()) {
     // With several devices some may have got their part: it ends by the abort, and all fails.
     if (streams_.size() > 1) collective_->Abort();

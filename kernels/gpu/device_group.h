@@ -24,6 +24,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "kernels/backend.h"
+#include "kernels/gpu/collective_library.h"
 #include "kernels/gpu/device_memory.h"
 #include "kernels/gpu/gpu_collective.h"
 #include "kernels/gpu/gpu_runtime.h"
@@ -35,7 +36,8 @@ class DevicePool {
   static constexpr uint32_t kInFlightMax = 8;
 
   static absl::StatusOr<std::shared_ptr<DevicePool>> Create(std::vector<int> device_of_rank,
-                                                            const VisibleMemory* visible);
+                                                            const VisibleMemory* visible,
+                                                            const CollectiveLibrary* library);
   ~DevicePool();
   DevicePool(const DevicePool&) = delete;
   DevicePool& operator=(const DevicePool&) = delete;
@@ -47,6 +49,7 @@ class DevicePool {
   absl::StatusOr<DeviceGroup::Progress> Poll(uint64_t ticket) ABSL_LOCKS_EXCLUDED(mu_);
   void Abort() { collective_->Abort(); }
   LinkKind link() const;
+  bool library_available() const { return library_ != nullptr; }
   uint64_t pool_bytes() const;
 
  private:
@@ -59,6 +62,7 @@ class DevicePool {
   DevicePool(std::vector<int> device_of_rank, const VisibleMemory* visible)
       : device_of_rank_(std::move(device_of_rank)), visible_(visible) {}
   absl::Status Initialize();
+  void OpenLibrary(const CollectiveLibrary* library);
   // True once every stream has passed the slot's operation.
   bool Passed(size_t slot) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The collective works: after a failure, once the streams are empty, it is reset.
@@ -74,7 +78,8 @@ class DevicePool {
   const std::vector<int> device_of_rank_;
   const VisibleMemory* const visible_;
   std::unique_ptr<GpuCollective> collective_;
-  std::vector<hipStream_t> streams_;  // by index in collective_->devices()
+  std::unique_ptr<LibraryCommunicator> library_;  // null: none, or ranks that share a device
+  std::vector<hipStream_t> streams_;              // by index in collective_->devices()
   uint32_t* words_ = nullptr;         // host memory that the streams write: slots x devices
   uint32_t* device_words_ = nullptr;  // the same, as the devices see it
 
@@ -96,6 +101,7 @@ class PooledGroup : public DeviceGroup {
   absl::StatusOr<Progress> Poll(uint64_t ticket) override;
   void Abort() override { pool_->Abort(); }
   LinkKind link() const override { return pool_->link(); }
+  bool library_available() const override { return pool_->library_available(); }
 
  private:
   const std::shared_ptr<DevicePool> pool_;

@@ -186,7 +186,11 @@ QRD_DEVICE void DrainStores() {
 QRD_DEVICE void AcquirePayload() { __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup"); }
 
 // 100 MHz on gfx9 and later.
+#if HIP_VERSION >= 50300000
 QRD_DEVICE uint64_t ClockNs() { return wall_clock64() * 10; }
+#else
+QRD_DEVICE uint64_t ClockNs() { return __builtin_amdgcn_s_memrealtime() * 10; }
+#endif
 QRD_DEVICE void SpinPause() { __builtin_amdgcn_s_sleep(1); }
 
 QRD_DEVICE void AtomicAddDevice(uint64_t* p, uint64_t v) {

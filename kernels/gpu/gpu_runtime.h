@@ -149,7 +149,11 @@ inline hipError_t DeviceUuid(int device, unsigned char bytes[16]) {
 
 // Uncached: a peer's stores over the links are seen without a cache flush on this side.
 inline hipError_t AllocateShared(void** memory, size_t bytes) {
+#if defined(hipDeviceMallocUncached)
   return hipExtMallocWithFlags(memory, bytes, hipDeviceMallocUncached);
+#else  // before HIP 5.3
+  return hipExtMallocWithFlags(memory, bytes, hipDeviceMallocFinegrained);
+#endif
 }
 
 // Of the allocation that begins at `base`.

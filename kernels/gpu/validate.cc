@@ -60,9 +60,14 @@ absl::Status ValidateLaunch(const LaunchParams& p, uint32_t world_size) {
     return absl::UnimplementedError(absl::StrCat("dtype = ", static_cast<uint32_t>(p.dtype),
                                                  ": the gpu backend has fp16, bf16, fp32"));
   }
-  if (p.algorithm != Algorithm::kOneShot && p.algorithm != Algorithm::kTwoShot) {
-    return absl::UnimplementedError(absl::StrCat("algorithm = ", static_cast<uint32_t>(p.algorithm),
-                                                 ": the gpu backend has one_shot, two_shot"));
+  if (p.algorithm < Algorithm::kOneShot || p.algorithm > Algorithm::kLibrary) {
+    return absl::UnimplementedError(
+        absl::StrCat("algorithm = ", static_cast<uint32_t>(p.algorithm),
+                     ": the gpu backend has one_shot, two_shot, library"));
+  }
+  if (p.algorithm == Algorithm::kLibrary && p.codec != Codec::kNone) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("codec = ", std::string(Name(p.codec)), ": algorithm library has none only"));
   }
   if (static_cast<uint32_t>(p.codec) >= kCodecCount || KernelsOf(p.codec, p.dtype) == nullptr) {
     return absl::UnimplementedError(absl::StrCat("codec = ", static_cast<uint32_t>(p.codec),

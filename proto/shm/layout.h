@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The bytes that a client process and the daemon share. layout.md has the same facts as tables.
 //
-// Two segments, both memfds made and sealed (SHRINK, GROW, SEAL) by the daemon and passed over the
-// attach socket:
+// Three kinds of segments, all memfds made and sealed (SHRINK, GROW, SEAL) by the daemon and passed
+// over the attach socket:
 //
 //   node segment     one for all sessions, read only for clients (F_SEAL_FUTURE_WRITE)
 //   session segment  one a session: header, ring indices, submission ring, descriptors, completions
-//   stream segment   one a session that asked for it (StreamOpen): stream-ordered operations of
-//   GPUs
+//   stream segment   one a session that asked for it (StreamOpen): stream-ordered operations
 //
 // Life of an operation: the client fills a free descriptor slot, writes the slot's number into the
 // submission ring, publishes `tail` (release) and, if the engine sleeps, writes the doorbell
@@ -85,6 +84,29 @@ struct Tensor {
   uint64_t offset_bytes;
 };
 
+// Operands and options of epilogue 1 (residual + RMSNorm, + FP8), of the [tokens, hidden] tensor
+// that the descriptor's input is. The descriptor's `output` is the normalized result, without
+// quant; with it, `output` is not used and 0. Tensors that are not there are 0.
+struct RmsNorm {
+  Tensor residual;      // [tokens, hidden] of the dtype; there if operands & 1
+  Tensor weight;        // [hidden] of weight_dtype
+  Tensor residual_out;  // [tokens, hidden] of the dtype
+  Tensor out8;          // [tokens, hidden] bytes, with quant
+  Tensor scales;        // [tokens, scales of a row] fp32, with quant
+  Tensor mirror;        // [tokens, hidden] of the dtype, with quant; there if operands & 2
+  uint64_t tokens;
+  uint32_t hidden;
+  uint32_t eps_bits;      // of an fp32
+  uint32_t divisor_bits;  // of an fp32; 0: the format's maximum
+  uint32_t scale_group;   // elements of a scale: 0 (the row) or 128
+  uint8_t quant;          // 0 none, 1 e4m3fn, 2 e4m3fnuz
+  uint8_t gemma;          // 0, 1
+  uint8_t weight_dtype;   // enum Dtype
+  uint8_t operands;       // bit 0: residual, bit 1: mirror
+  uint8_t reserved[60];   // must be 0
+};
+static_assert(sizeof(RmsNorm) == 184);
+
 // What a client asks for. Written by the client, read once by the daemon.
 struct alignas(kCacheLineBytes) Descriptor {
   Kind kind;
@@ -98,15 +120,15 @@ struct alignas(kCacheLineBytes) Descriptor {
   Tensor input;         // count * sizeof(dtype) bytes; ignored if count is 0
   Tensor output;        // the same; either equal to input (in place) or disjoint from it
   uint32_t timeout_ms;  // from the first rank's post; 0: the daemon's default
-  uint32_t epilogue;    // 0: none
-  // Room for epilogues (residual, weight, further outputs). Must be 0.
-  uint8_t reserved[184];
+  uint32_t epilogue;    // 0 none, 1 RMSNorm
+  RmsNorm rms_norm;     // all 0 without an epilogue
 };
 static_assert(sizeof(Descriptor) == 256);
 static_assert(offsetof(Descriptor, sequence) == 16);
 static_assert(offsetof(Descriptor, input) == 32);
 static_assert(offsetof(Descriptor, output) == 48);
 static_assert(offsetof(Descriptor, timeout_ms) == 64);
+static_assert(offsetof(Descriptor, rms_norm) == 72);
 
 // Completion::state. The client stores kIdle before it publishes the slot; a client that is about
 // to sleep changes kIdle to kWaiting (compare-exchange) and waits on the word with FUTEX_WAIT; the

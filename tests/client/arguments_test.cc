@@ -101,7 +101,7 @@ TEST_F(InitArgumentsTest, ALargerStructOfALaterVersionWorksIfTheRestIsUnset) {
   qrd_comm_t other = nullptr;
   EXPECT_EQ(
       Outcome(qrd_comm_init(&larger.config, &other)),
-      "INVALID_ARGUMENT: config: byte 48 is set, but this library (0.1.0) knows 48 bytes of the "
+      "INVALID_ARGUMENT: config: byte 56 is set, but this library (0.1.0) knows 56 bytes of the "
       "struct");
 }
 

@@ -30,13 +30,17 @@ TEST(ExportsTest, OnlyTheFunctionsOfTheHeaderAreExported) {
   for (const std::string& line : LinesOf("nm -D --defined-only --format=posix '" QRD_LIBRARY "'")) {
     names.push_back(line.substr(0, line.find(' ')));
   }
-  EXPECT_THAT(names,
-              ::testing::UnorderedElementsAre(
-                  ::testing::StartsWith("QRD_0"), "qrd_version@@QRD_0", "qrd_status_string@@QRD_0",
-                  "qrd_last_error@@QRD_0", "qrd_comm_init@@QRD_0", "qrd_comm_finalize@@QRD_0",
-                  "qrd_comm_abort@@QRD_0", "qrd_comm_rank@@QRD_0", "qrd_mem_alloc@@QRD_0",
-                  "qrd_mem_free@@QRD_0", "qrd_mem_register@@QRD_0", "qrd_mem_deregister@@QRD_0",
-                  "qrd_all_reduce@@QRD_0", "qrd_wait@@QRD_0", "qrd_test@@QRD_0"));
+  EXPECT_THAT(
+      names,
+      ::testing::UnorderedElementsAre(
+          ::testing::StartsWith("QRD_0"), "qrd_version@@QRD_0", "qrd_status_string@@QRD_0",
+          "qrd_last_error@@QRD_0", "qrd_comm_init@@QRD_0", "qrd_comm_finalize@@QRD_0",
+          "qrd_comm_abort@@QRD_0", "qrd_comm_rank@@QRD_0", "qrd_mem_alloc@@QRD_0",
+          "qrd_mem_free@@QRD_0", "qrd_mem_register@@QRD_0", "qrd_mem_deregister@@QRD_0",
+          "qrd_mem_import@@QRD_0", "qrd_mem_release@@QRD_0", "qrd_all_reduce_on_stream@@QRD_0",
+          "qrd_comm_async_error@@QRD_0", "qrd_stream_stats@@QRD_0", "qrd_all_reduce@@QRD_0",
+          "qrd_wait@@QRD_0", "qrd_test@@QRD_0",
+          "qrd_all_reduce_rms_norm@@QRD_0", "qrd_all_reduce_rms_norm_on_stream@@QRD_0"));
 }
 
 TEST(ExportsTest, DependsOnProtobufLiteAndTheLanguagesOnly) {

@@ -41,7 +41,8 @@ TEST_F(OperationTest, PostsADescriptorOfZeroCopyMemory) {
   EXPECT_EQ(d.output.offset_bytes, 128u);
   EXPECT_EQ(d.timeout_ms, 0u);
   EXPECT_EQ(d.epilogue, 0u);
-  for (uint8_t byte : d.reserved) ASSERT_EQ(byte, 0);
+  const shm::RmsNorm nothing{};
+  EXPECT_EQ(std::memcmp(&d.rms_norm, &nothing, sizeof(nothing)), 0);
   daemon_.Complete(*posted, QRD_OK);
   EXPECT_EQ(Outcome(qrd_wait(comm_, operation, 0, nullptr)), "");
 }

@@ -22,16 +22,26 @@ namespace qrd::testing {
 
 class DataPath {
  public:
-  explicit DataPath(Config c = DefaultConfig(), std::unique_ptr<Backend> other = nullptr)
-      : config(std::move(c)), other_backend(std::move(other)) {
+  // `other` in the place of the fake host backend; `gpu` beside it.
+  explicit DataPath(Config c = DefaultConfig(), std::unique_ptr<Backend> other = nullptr,
+                    std::unique_ptr<Backend> gpu = nullptr)
+      : config(std::move(c)) {
+    if (other == nullptr) {
+      auto made = std::make_unique<FakeBackend>();
+      fake_ = made.get();
+      other = std::move(made);
+    }
+    backends.host = std::move(other);
+    backends.gpu = std::move(gpu);
+    if (backends.gpu == nullptr) backends.gpu_status = absl::FailedPreconditionError("none here");
     config.runtime_directory = directory.path();
     config.state_directory = directory.path();
     metrics = std::make_unique<Metrics>(GaugeSources{});
     policy = PolicyStore::Open(config.state_directory, v1::Policy(), *backend()).value();
     node = NodeSegment::Create().value();
     engine = std::make_unique<Engine>(config, backend(), policy.get(), metrics.get(), node.get());
-    registry = CommunicatorRegistry::Open(config).value();
-    server = SessionServer::Open(config, registry.get(), engine.get(), metrics.get(), backend(),
+    registry = CommunicatorRegistry::Open(config, backends.gpu_status).value();
+    server = SessionServer::Open(config, registry.get(), engine.get(), metrics.get(), &backends,
                                  node.get())
                  .value();
     registry->SetEndSessionsHook([this](const std::vector<uint64_t>& ids) {
@@ -43,7 +53,7 @@ class DataPath {
     EXPECT_TRUE(server->Start().ok());
   }
   ~DataPath() {
-    fake.Release();
+    if (fake_ != nullptr) fake_->Release();
     server->Stop();
     engine->Stop();
   }
@@ -59,7 +69,8 @@ class DataPath {
     return config;
   }
 
-  Backend* backend() { return other_backend ? other_backend.get() : &fake; }
+  Backend* backend() { return backends.host.get(); }
+  FakeBackend& fake() { return *fake_; }
   std::string socket() const { return directory / "attach.sock"; }
 
   // All ranks of a new group, joined.
@@ -78,8 +89,8 @@ class DataPath {
 
   TempDirectory directory;
   Config config;
-  FakeBackend fake;
-  std::unique_ptr<Backend> other_backend;
+  Backends backends;
+  FakeBackend* fake_ = nullptr;  // null: another one is in its place
   std::unique_ptr<Metrics> metrics;
   std::unique_ptr<PolicyStore> policy;
   std::unique_ptr<NodeSegment> node;

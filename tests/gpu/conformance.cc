@@ -29,6 +29,7 @@ void RunInParallel(const std::vector<std::function<void()>>& work) {
 
 int main(int argc, char** argv) {
   using namespace qrd::testing;  // NOLINT(google-build-using-namespace)
+  if (argc == 4 && std::string(argv[1]) == "--import") return RunImport(argv[2], argv[3]);
   if (argc < 2 || argc > 3 || (argc == 3 && std::string(argv[2]) != "quick")) {
     std::fprintf(stderr, "usage: gpu_conformance GOLDEN_FOLDER [quick]\n");
     return 2;
@@ -60,6 +61,10 @@ int main(int argc, char** argv) {
   CheckSeparateLaunches(&report);
   report.Section("two communicators");
   CheckTwoCommunicators(&report);
+  if (!quick) {
+    report.Section("the backend as the daemon uses it");
+    CheckBackend(&report);
+  }
   report.Section("ranks on several devices");
   CheckManyDevices(&report);
   if (!quick) {

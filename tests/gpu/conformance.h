@@ -31,5 +31,8 @@ void CheckSeparateLaunches(Report* report);
 void CheckTwoCommunicators(Report* report);
 void CheckManyDevices(Report* report);
 void CheckErrors(Report* report);
+void CheckBackend(Report* report);
+// The other process of CheckBackend. Returns its exit status.
+int RunImport(const std::string& device, const std::string& hex);
 
 }  // namespace qrd::testing

@@ -81,7 +81,23 @@ TEST(LayoutTest, DescriptorFields) {
   EXPECT_FIELD(Descriptor, output, 48, 16);
   EXPECT_FIELD(Descriptor, timeout_ms, 64, 4);
   EXPECT_FIELD(Descriptor, epilogue, 68, 4);
-  EXPECT_FIELD(Descriptor, reserved, 72, 184);
+  EXPECT_FIELD(Descriptor, rms_norm, 72, 184);
+  EXPECT_FIELD(RmsNorm, residual, 0, 16);
+  EXPECT_FIELD(RmsNorm, weight, 16, 16);
+  EXPECT_FIELD(RmsNorm, residual_out, 32, 16);
+  EXPECT_FIELD(RmsNorm, out8, 48, 16);
+  EXPECT_FIELD(RmsNorm, scales, 64, 16);
+  EXPECT_FIELD(RmsNorm, mirror, 80, 16);
+  EXPECT_FIELD(RmsNorm, tokens, 96, 8);
+  EXPECT_FIELD(RmsNorm, hidden, 104, 4);
+  EXPECT_FIELD(RmsNorm, eps_bits, 108, 4);
+  EXPECT_FIELD(RmsNorm, divisor_bits, 112, 4);
+  EXPECT_FIELD(RmsNorm, scale_group, 116, 4);
+  EXPECT_FIELD(RmsNorm, quant, 120, 1);
+  EXPECT_FIELD(RmsNorm, gemma, 121, 1);
+  EXPECT_FIELD(RmsNorm, weight_dtype, 122, 1);
+  EXPECT_FIELD(RmsNorm, operands, 123, 1);
+  EXPECT_FIELD(RmsNorm, reserved, 124, 60);
 }
 
 TEST(LayoutTest, CompletionFields) {
@@ -166,6 +182,30 @@ TEST(LayoutTest, PartsOfASessionSegmentNeverOverlapAndAreAligned) {
     EXPECT_GE(SessionSegmentBytes(n), CompletionOffsetBytes(n) + n * sizeof(Completion)) << n;
     EXPECT_EQ(SessionSegmentBytes(n) % 4096, 0u) << n;
   }
+}
+
+TEST(LayoutTest, StreamSegment) {
+  EXPECT_EQ(kStreamMagic, 0x54445251u);
+  EXPECT_EQ(sizeof(StreamHeader), 256u);
+  EXPECT_EQ(offsetof(StreamHeader, magic), 0u);
+  EXPECT_EQ(offsetof(StreamHeader, layout_version), 4u);
+  EXPECT_EQ(offsetof(StreamHeader, segment_bytes), 8u);
+  EXPECT_EQ(offsetof(StreamHeader, session_id), 16u);
+  EXPECT_EQ(offsetof(StreamHeader, entry_count), 24u);
+  EXPECT_EQ(offsetof(StreamHeader, entry_offset_bytes), 32u);
+  EXPECT_EQ(offsetof(StreamHeader, doorbell), 64u);
+  EXPECT_EQ(offsetof(StreamHeader, done), 128u);
+  EXPECT_EQ(offsetof(StreamHeader, failed_entry), 192u);
+  EXPECT_EQ(offsetof(StreamHeader, operations), 200u);
+  EXPECT_EQ(sizeof(StreamEntry), 768u);
+  EXPECT_EQ(offsetof(StreamEntry, descriptor), 0u);
+  EXPECT_EQ(offsetof(StreamEntry, completion), 256u);
+  EXPECT_EQ(kStreamEntryOffsetBytes, 4096u);
+  EXPECT_EQ(kStreamEntriesMin, 8u);
+  EXPECT_EQ(kStreamEntriesMax, 65536u);
+  EXPECT_EQ(StreamSegmentBytes(8), 12288u);
+  EXPECT_EQ(StreamSegmentBytes(4096), 3149824u);
+  EXPECT_EQ(StreamSegmentBytes(65536), 50335744u);
 }
 
 TEST(LayoutTest, EnumNumbersNeverChange) {

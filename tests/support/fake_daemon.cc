@@ -73,6 +73,7 @@ FakeDaemon::~FakeDaemon() {
   for (int fd : {listener_, stop_, doorbell_}) close(fd);
   DropMemory(&node_);
   DropMemory(&session_);
+  DropMemory(&stream_);
   for (auto& [id, memory] : arenas_) DropMemory(&memory);
 }
 
@@ -192,8 +193,10 @@ bool FakeDaemon::Answer(int fd, const v1::ClientMessage& request) {
     case v1::ClientMessage::kAbort:
       answer.mutable_aborted();
       break;
-    case v1::ClientMessage::kArenaImport:  // host memory only
+    case v1::ClientMessage::kArenaImport:
+      return AnswerImport(fd, request.arena_import());
     case v1::ClientMessage::kStreamOpen:
+      return AnswerStreamOpen(fd);
     case v1::ClientMessage::MESSAGE_NOT_SET:
       return false;
   }
@@ -208,6 +211,9 @@ bool FakeDaemon::AnswerJoin(int fd, const v1::Join& join) {
   if (seal) fcntl(node_.fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
   const std::lock_guard<std::mutex> lock(mu_);
   DropMemory(&session_);
+  DropMemory(&stream_);
+  on_device_ = !join.device().empty();
+  stream_operations_ = 0;
   head_ = 0;
   session_slots_ = slot_count;
   session_ = MakeMemory(shm::SessionSegmentBytes(slot_count), seal);
@@ -229,6 +235,7 @@ bool FakeDaemon::AnswerJoin(int fd, const v1::Join& join) {
   joined.set_session_segment_bytes(session_.bytes);
   joined.set_operation_timeout_ms(30000);
   joined.set_spin_us_max(spin_us_max);
+  joined.set_device(join.device());
   if (edit_joined) edit_joined(node, header, &joined);
   std::vector<int> fds = {node_.fd, session_.fd, doorbell_};
   fds.resize(static_cast<size_t>(joined_fd_count), doorbell_);
@@ -245,8 +252,15 @@ bool FakeDaemon::AnswerArena(int fd, const v1::ArenaAlloc& request) {
   answer.mutable_arena_allocated()->set_arena_id(id);
   answer.mutable_arena_allocated()->set_generation(id + 100);
   answer.mutable_arena_allocated()->set_bytes(memory.bytes);
+  std::vector<int> fds = {memory.fd};
+  if (on_device_) {
+    std::string handle(kIpcHandleBytes, '\0');
+    std::memcpy(handle.data(), &memory.data, sizeof(memory.data));
+    answer.mutable_arena_allocated()->set_ipc_handle(handle);
+    fds.clear();
+  }
   if (edit_arena) edit_arena(answer.mutable_arena_allocated());
-  return Send(fd, answer.SerializeAsString(), {memory.fd});
+  return Send(fd, answer.SerializeAsString(), fds);
 }
 
 std::byte* FakeDaemon::SessionData() {

@@ -90,6 +90,12 @@ class FakeDaemon {
   uint32_t spin_us_max = 50;
   bool seal = true;
   int joined_fd_count = 3;
+  // Of sessions with a device (see fake_daemon_stream.cc): their arenas are memory of this process,
+  // and the IPC handle of memory is its address.
+  uint32_t stream_entry_count = 8;
+  // Changes the stream segment and the message of a normal StreamOpened before they are sent.
+  std::function<void(shm::StreamHeader*, v1::StreamOpened*)> edit_stream;
+  static constexpr size_t kIpcHandleBytes = 64;
 
   // An operation that the client has posted.
   struct Posted {
@@ -102,6 +108,19 @@ class FakeDaemon {
   // wrong.
   void Complete(const Posted& posted, uint32_t status, const std::string& message = "",
                 std::optional<uint64_t> sequence = std::nullopt);
+  // An operation that a stream of the client has come to.
+  struct Announced {
+    uint32_t entry = 0;
+    shm::Descriptor descriptor{};
+  };
+  // Takes the doorbell, or nullopt after the timeout.
+  std::optional<Announced> NextAnnounced(
+      std::chrono::milliseconds timeout = std::chrono::seconds(20));
+  // Ends it as the real daemon does: the stream may go on.
+  void EndAnnounced(const Announced& announced, uint32_t status, const std::string& message = "");
+  // Of the latest session; null if it has not asked for one.
+  shm::StreamHeader* stream();
+
   // Bytes of an arena of the latest session, as the daemon sees them.
   std::byte* ArenaData(uint32_t arena_id);
   shm::Completion* completion(uint32_t slot);
@@ -132,6 +151,8 @@ class FakeDaemon {
   bool Answer(int fd, const v1::ClientMessage& request);
   bool AnswerJoin(int fd, const v1::Join& join);
   bool AnswerArena(int fd, const v1::ArenaAlloc& request);
+  bool AnswerImport(int fd, const v1::ArenaImport& request);
+  bool AnswerStreamOpen(int fd);
   static bool Send(int fd, const std::string& bytes, const std::vector<int>& fds);
 
   TempDirectory directory_;
@@ -139,8 +160,11 @@ class FakeDaemon {
   int stop_ = -1;
   int doorbell_ = -1;
   Memory node_;
-  std::mutex mu_;  // session_, arenas_, connection_
+  std::mutex mu_;  // session_, on_device_, stream_, arenas_, connection_
   Memory session_;
+  bool on_device_ = false;
+  Memory stream_;
+  uint64_t stream_operations_ = 0;
   uint32_t session_slots_ = 0;
   uint64_t head_ = 0;
   std::map<uint32_t, Memory> arenas_;

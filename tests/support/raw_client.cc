@@ -34,8 +34,9 @@ RawClient::~RawClient() {
   for (const int fd : fds_) close(fd);
   for (const RawArena& arena : arenas_) munmap(arena.data, arena.bytes);
   if (segment_ != nullptr) munmap(segment_, segment_bytes_);
+  if (stream_ != nullptr) munmap(stream_, stream_bytes_);
   if (node_ != nullptr) munmap(const_cast<shm::NodeHeader*>(node_), shm::kNodeSegmentBytes);
-  for (const int fd : {node_fd_, segment_fd_, doorbell_fd_}) {
+  for (const int fd : {node_fd_, segment_fd_, doorbell_fd_, stream_fd_}) {
     if (fd >= 0) close(fd);
   }
 }
@@ -260,8 +261,9 @@ void RawClient::RingDoorbell(bool always) {
   }
 }
 
-RawCompletion RawClient::Look(uint32_t slot) const {
-  const shm::Completion& c = *completion(slot);
+RawCompletion RawClient::Look(uint32_t slot) const { return Copy(*completion(slot)); }
+
+RawCompletion RawClient::Copy(const shm::Completion& c) {
   RawCompletion copy;
   copy.done =
       c.state.load(std::memory_order_acquire) == static_cast<uint32_t>(shm::CompletionState::kDone);

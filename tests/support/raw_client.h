@@ -76,7 +76,14 @@ class RawClient {
   std::string Hello(uint32_t layout_version = shm::kLayoutVersion);
   void SendJoin(const std::string& communicator, const std::string& group, uint32_t rank,
                 uint32_t world_size, uint32_t timeout_ms = 0, bool create_if_absent = true);
+  // The same, with tensors on a device.
+  void SendJoinOnDevice(const std::string& communicator, const std::string& group, uint32_t rank,
+                        uint32_t world_size, const std::string& device);
   std::string FinishJoin();
+  // Device memory: data is what the handle's first bytes say (FakeDeviceBackend).
+  RawArena AllocOnDevice(uint64_t bytes);
+  RawArena Import(const std::string& ipc_handle, uint64_t offset_bytes, uint64_t bytes);
+  std::string OpenStream();
   RawArena Alloc(uint64_t bytes);  // data is null on an error
   std::string Free(const RawArena& arena);
   std::string Abort(const std::string& reason);
@@ -97,6 +104,20 @@ class RawClient {
   shm::Descriptor* descriptor(uint32_t slot) const;
   shm::Completion* completion(uint32_t slot) const;
 
+  // --- stream segment, after OpenStream ---
+  shm::StreamHeader* stream() const { return reinterpret_cast<shm::StreamHeader*>(stream_); }
+  shm::StreamEntry* entry(uint32_t index) const {
+    return reinterpret_cast<shm::StreamEntry*>(stream_ + shm::kStreamEntryOffsetBytes) + index;
+  }
+  int stream_fd() const { return stream_fd_; }
+  // What a stream does: fills the entry (if there is a descriptor), announces it.
+  void Announce(uint32_t index, const shm::Descriptor& descriptor);
+  void Announce(uint32_t index) { stream()->doorbell.store(index + 1); }
+  // Waits for the done word and stores 0. False after kWait.
+  bool PassStream();
+  // The completion of an entry, once the daemon has counted `operations` ends.
+  RawCompletion WaitEntry(uint32_t index, uint64_t operations) const;
+
   // A well-formed fp32 sum with the next sequence (which it counts up), in and out in one arena.
   shm::Descriptor AllReduce(const RawArena& arena, uint64_t input_offset_bytes,
                             uint64_t output_offset_bytes, uint64_t count);
@@ -112,6 +133,7 @@ class RawClient {
 
  private:
   bool TakeError(const v1::ServerMessage& message);
+  static RawCompletion Copy(const shm::Completion& completion);
 
   int fd_ = -1;
   std::vector<int> fds_;
@@ -122,6 +144,9 @@ class RawClient {
   const shm::NodeHeader* node_ = nullptr;
   std::byte* segment_ = nullptr;
   uint64_t segment_bytes_ = 0;
+  int stream_fd_ = -1;
+  std::byte* stream_ = nullptr;
+  uint64_t stream_bytes_ = 0;
   std::vector<RawArena> arenas_;
   uint64_t next_sequence_ = 1;
   uint64_t tail_ = 0;

@@ -80,6 +80,8 @@ struct Options {
   std::string runtime_directory;
   std::chrono::milliseconds timeout{0};
   bool create_if_absent = true;
+  // Empty: host memory.
+  std::string device;
 };
 
 namespace internal {
@@ -191,6 +193,41 @@ class Memory {
   std::size_t bytes_ = 0;
 };
 
+// The caller's own device memory while the daemon may use it. See qrd_mem_import.
+class ImportedMemory {
+ public:
+  ImportedMemory(ImportedMemory&& other) noexcept
+      : session_(std::move(other.session_)), data_(std::exchange(other.data_, nullptr)) {}
+  ImportedMemory& operator=(ImportedMemory&& other) noexcept {
+    if (this != &other) {
+      Drop();
+      session_ = std::move(other.session_);
+      data_ = std::exchange(other.data_, nullptr);
+    }
+    return *this;
+  }
+  ~ImportedMemory() { Drop(); }
+
+  void* data() const noexcept { return data_; }
+
+ private:
+  friend class Communicator;
+  ImportedMemory(internal::Session session, void* data)
+      : session_(std::move(session)), data_(data) {}
+  void Drop() noexcept {
+    if (data_ != nullptr) qrd_mem_release(session_.get(), std::exchange(data_, nullptr));
+  }
+
+  internal::Session session_;
+  void* data_ = nullptr;
+};
+
+// What operations on streams have come to. See qrd_stream_stats.
+struct StreamStats {
+  uint64_t operations = 0;
+  qrd_op_stats last = QRD_OP_STATS_INIT;
+};
+
 template <typename T>
 class Buffer;
 
@@ -207,6 +244,7 @@ class Communicator {
         options.runtime_directory.empty() ? nullptr : options.runtime_directory.c_str();
     config.timeout_ms = options.timeout.count() <= 0 ? 0 : internal::TimeoutMs(options.timeout);
     config.create_if_absent = options.create_if_absent ? 1 : 0;
+    config.device = options.device.empty() ? nullptr : options.device.c_str();
     qrd_comm_t comm = nullptr;
     Check(qrd_comm_init(&config, &comm));
     session_ = internal::Session(comm, internal::Finalize{});
@@ -245,6 +283,45 @@ class Communicator {
   template <typename T>
   Operation AllReduce(Buffer<T>& buffer, qrd_reduce_op op) {
     return AllReduce(buffer.data(), buffer.data(), buffer.size(), op);
+  }
+
+  // With residual, RMSNorm and FP8, see qrd_all_reduce_rms_norm.
+  Operation AllReduceRmsNorm(const void* input, qrd_dtype dtype, const qrd_rms_norm& norm) {
+    qrd_operation operation = 0;
+    Check(qrd_all_reduce_rms_norm(session_.get(), input, dtype, &norm, &operation));
+    return Operation(session_, operation);
+  }
+  void AllReduceRmsNormOnStream(const void* input, qrd_dtype dtype, const qrd_rms_norm& norm,
+                                void* stream) {
+    Check(qrd_all_reduce_rms_norm_on_stream(session_.get(), input, dtype, &norm, stream));
+  }
+
+  // In the order of a stream, see qrd_all_reduce_on_stream. Ask CheckStreams before the results are
+  // used.
+  template <typename T>
+  void AllReduceOnStream(const T* input, T* output, std::size_t count, qrd_reduce_op op,
+                         void* stream) {
+    AllReduceOnStream(input, output, count, DtypeOf<T>::value, op, stream);
+  }
+  void AllReduceOnStream(const void* input, void* output, std::size_t count, qrd_dtype dtype,
+                         qrd_reduce_op op, void* stream) {
+    Check(qrd_all_reduce_on_stream(session_.get(), input, output, count, dtype, op, stream));
+  }
+  // Throws the first failure of an operation on a stream, or the loss of the daemon.
+  void CheckStreams() {
+    qrd_status failed = QRD_OK;
+    Check(qrd_comm_async_error(session_.get(), &failed, nullptr));
+    Check(failed);
+  }
+  qrd::StreamStats StreamStats() {
+    qrd::StreamStats stats;
+    Check(qrd_stream_stats(session_.get(), &stats.operations, &stats.last));
+    return stats;
+  }
+  // Device memory of the caller, which must outlive the result.
+  ImportedMemory Import(void* ptr, std::size_t bytes) {
+    Check(qrd_mem_import(session_.get(), ptr, bytes));
+    return ImportedMemory(session_, ptr);
   }
 
  private:

@@ -174,6 +174,10 @@ std::string ShortName(v1::Algorithm algorithm) {
 std::string ShortName(v1::Dtype dtype) {
   return ShortEnumName(v1::Dtype_descriptor(), dtype, "DTYPE_");
 }
+std::string ShortName(v1::Epilogue epilogue) {
+  if (epilogue == v1::EPILOGUE_UNSPECIFIED) return "any";
+  return ShortEnumName(v1::Epilogue_descriptor(), epilogue, "EPILOGUE_");
+}
 std::string ShortName(v1::Backend backend) {
   return ShortEnumName(v1::Backend_descriptor(), backend, "BACKEND_");
 }
@@ -240,15 +244,21 @@ std::string MessageToText(const google::protobuf::Message& message) {
 std::string PolicyToText(const v1::Policy& policy) { return MessageToText(policy); }
 
 std::string PolicyToTable(const v1::Policy& policy) {
-  Table table({{"#", Align::kRight},
-               {"RULE"},
-               {"COMMUNICATOR"},
-               {"GROUP"},
-               {"DTYPES"},
-               {"PAYLOAD", Align::kRight},
-               {"RANKS", Align::kRight},
-               {"CODEC"},
-               {"ALGORITHM"}});
+  // A column that is for few people only if there is something in it.
+  const bool epilogues = std::any_of(
+      policy.rules().begin(), policy.rules().end(),
+      [](const v1::Rule& rule) { return rule.match().epilogue() != v1::EPILOGUE_UNSPECIFIED; });
+  std::vector<Column> columns = {{"#", Align::kRight},
+                                 {"RULE"},
+                                 {"COMMUNICATOR"},
+                                 {"GROUP"},
+                                 {"DTYPES"},
+                                 {"PAYLOAD", Align::kRight},
+                                 {"RANKS", Align::kRight}};
+  if (epilogues) columns.push_back({"EPILOGUE"});
+  columns.push_back({"CODEC"});
+  columns.push_back({"ALGORITHM"});
+  Table table(columns);
   const auto any = [](const std::string& name) { return name.empty() ? std::string("any") : name; };
   for (int i = 0; i < policy.rules_size(); ++i) {
     const v1::Rule& rule = policy.rules(i);
@@ -259,12 +269,22 @@ std::string PolicyToTable(const v1::Policy& policy) {
     const v1::Algorithm algorithm = rule.action().algorithm() == v1::ALGORITHM_UNSPECIFIED
                                         ? v1::ALGORITHM_AUTO
                                         : rule.action().algorithm();
-    table.AddRow({absl::StrCat(i + 1), rule.name(), any(rule.match().communicator()),
-                  any(rule.match().group()), any(absl::StrJoin(dtypes, ",")),
-                  PayloadRange(rule.match()), RankRange(rule.match()),
-                  ShortName(rule.action().codec()), ShortName(algorithm)});
+    std::vector<std::string> row = {absl::StrCat(i + 1),
+                                    rule.name(),
+                                    any(rule.match().communicator()),
+                                    any(rule.match().group()),
+                                    any(absl::StrJoin(dtypes, ",")),
+                                    PayloadRange(rule.match()),
+                                    RankRange(rule.match())};
+    if (epilogues) row.push_back(ShortName(rule.match().epilogue()));
+    row.push_back(ShortName(rule.action().codec()));
+    row.push_back(ShortName(algorithm));
+    table.AddRow(row);
   }
-  table.AddRow({"-", "(no rule matches)", "any", "any", "any", "any", "any", "auto", "auto"});
+  std::vector<std::string> rest = {"-", "(no rule matches)", "any", "any", "any", "any", "any"};
+  if (epilogues) rest.push_back("any");
+  rest.insert(rest.end(), {"auto", "auto"});
+  table.AddRow(rest);
   return table.ToString();
 }
 

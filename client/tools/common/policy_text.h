@@ -32,6 +32,7 @@ std::string ShortName(v1::Codec codec);
 std::string ShortName(v1::Algorithm algorithm);
 std::string ShortName(v1::Dtype dtype);
 std::string ShortName(v1::Backend backend);
+std::string ShortName(v1::Epilogue epilogue);
 absl::StatusOr<v1::Codec> ParseCodecFlag(absl::string_view name, absl::string_view what);
 absl::StatusOr<v1::Algorithm> ParseAlgorithmFlag(absl::string_view name, absl::string_view what);
 

@@ -52,6 +52,7 @@ class AllReduceRun {
   uint32_t BuffersOf(uint64_t bytes) const;
   bool Leads() const { return !settings_.join || settings_.rank == 0; }
   std::string SettingsLine() const;
+  std::optional<double> DeviceLimitGbps(const BenchCase& c, const CaseReply& reply) const;
 
   AllReduceSettings settings_;
   std::string runtime_directory_;
@@ -61,6 +62,7 @@ class AllReduceRun {
   std::unique_ptr<PolicyOverride> policy_;
   std::unique_ptr<ReportWriter> writer_;
   MachineLimits limits_;
+  double copy_bytes_per_second_ = 0;  // of the one GPU that all ranks share
   RunInfo info_;
   std::vector<Row> rows_;
   bool wrong_results_ = false;
@@ -85,9 +87,24 @@ std::string AllReduceRun::SettingsLine() const {
       settings_.groups, settings_.groups == 1 ? " group, " : " groups, ",
       std::string(Name(settings_.op)), ", ", settings_.in_place ? "in place" : "out of place", ", ",
       settings_.staged ? "staged (private memory)" : "zero copy", ", ",
+      settings_.backend == "gpu" ? absl::StrCat("on GPUs, order ", settings_.order, ", ") : "",
       settings_.source.files.empty() ? absl::StrCat("synthetic input, seed ", settings_.source.seed)
                                      : "input from files",
       ", communicator ", settings_.communicator);
+}
+
+// All ranks on one GPU: each reads its input and writes its output once, and without a direct
+// algorithm writes and reads its wire bytes twice (performance page: 2S + 4cS), at the rate of a
+// copy.
+std::optional<double> AllReduceRun::DeviceLimitGbps(const BenchCase& c,
+                                                    const CaseReply& reply) const {
+  const auto bytes = static_cast<double>(c.count * DtypeBytes(c.dtype));
+  if (copy_bytes_per_second_ == 0 || bytes == 0) return std::nullopt;
+  const double wire =
+      reply.codec == Codec::kNone
+          ? 0
+          : 4 * static_cast<double>(EncodedBytes(reply.codec, c.dtype, c.count)) / bytes;
+  return copy_bytes_per_second_ / (settings_.ranks * settings_.groups * (2 + wire)) / 1e9;
 }
 
 absl::Status AllReduceRun::Prepare() {
@@ -110,7 +127,8 @@ absl::Status AllReduceRun::Prepare() {
   }
   close(*fd);
   runtime_directory_ = *directory;
-  if (settings_.ranks == 2 && settings_.groups == 1 && !settings_.join) {
+  if (settings_.ranks == 2 && settings_.groups == 1 && !settings_.join &&
+      settings_.backend == "host") {
     Progress("measuring the futex relay");
     absl::StatusOr<RelayTimes> relay = MeasureRelay(kRelayIterations, kRelayIterations / 10);
     if (!relay.ok()) return relay.status();
@@ -158,7 +176,10 @@ absl::Status AllReduceRun::Attach() {
     }
   }
   Progress(absl::StrCat("attaching ", settings_.ranks, " ranks"));
-  return ranks_->Ask(request).status();
+  const absl::StatusOr<std::vector<CaseReply>> replies = ranks_->Ask(request);
+  if (!replies.ok()) return replies.status();
+  copy_bytes_per_second_ = replies->front().copy_bytes_per_second;
+  return absl::OkStatus();
 }
 
 absl::Status AllReduceRun::UsePolicy(const std::string& codec, const std::string& algorithm) {
@@ -211,7 +232,11 @@ absl::Status AllReduceRun::RunCase(const BenchCase& c) {
   Row row = BaseRow(settings_, c);
   if (replies.ok()) {
     std::optional<double> limit;
-    if (Leads() && !Interrupted()) limit = limits_.AlgorithmGbps(bytes, settings_.ranks);
+    if (settings_.backend == "gpu") {
+      limit = DeviceLimitGbps(c, replies->front());
+    } else if (Leads() && !Interrupted()) {
+      limit = limits_.AlgorithmGbps(bytes, settings_.ranks);
+    }
     FillRow(settings_, c, *replies, ranks_->IterationTimes(request.iterations), limit, row);
   } else {
     row.check = "FAILED";

@@ -27,6 +27,8 @@ struct AllReduceSettings {
   std::string communicator, group = "default";
   uint32_t iterations = 0, warmup = 0, buffers = 0;  // 0: by size
   bool in_place = false, staged = false;
+  std::string backend = "host", order;  // order: host, stream, graph
+  std::vector<std::string> devices;     // PCI addresses, one or one a rank; empty: by turns
   uint64_t check_bytes_max = uint64_t{4} << 20;
   uint32_t attach_timeout_ms = 30'000;
   TensorSource source;

@@ -36,6 +36,22 @@ void AddDaemonFlags(CLI::App* app, bool* start_daemon, std::string* program,
   AddConnectionFlags(app, connection);
 }
 
+void AddGpuFlags(CLI::App* app, AllReduceFlags* flags) {
+  AllReduceSettings& s = flags->settings;
+  app->add_option("--backend", s.backend, "host (default) or gpu: where the tensors are")
+      ->check(CLI::IsMember({"host", "gpu"}));
+  app->add_option("--order", s.order,
+                  "With --backend gpu: host (post and wait), stream (on a stream; default), or "
+                  "graph (20 operations captured and replayed). Timed by marks in the stream but "
+                  "for host")
+      ->check(CLI::IsMember({"host", "stream", "graph"}))
+      ->default_str("");
+  app->add_option("--devices", flags->devices,
+                  "With --backend gpu: PCI addresses such as 0000:1b:00.0, one or one a rank; "
+                  "default: all that the process sees, by turns")
+      ->type_name("LIST");
+}
+
 void AddAllReduceFlags(CLI::App* app, AllReduceFlags* flags) {
   AllReduceSettings& s = flags->settings;
   app->add_option("-b,--min-bytes", flags->min_bytes, "Smallest payload of a rank; default 4K")
@@ -46,11 +62,12 @@ void AddAllReduceFlags(CLI::App* app, AllReduceFlags* flags) {
       ->type_name("X");
   app->add_option("--sizes", flags->sizes, "Instead of -b, -e, -f: a list such as 4K,1M")
       ->type_name("LIST");
-  AddTensorFlags(app, &flags->tensors,
-                 "auto (default: what the daemon's policy says), none, int8, ... or all. A named "
-                 "codec is set by a rule for this run's communicator; the old policy comes back "
-                 "afterwards, also after Ctrl-C. Needs admin rights",
-                 "auto (default), one_shot, two_shot or all; set like the codec");
+  AddTensorFlags(
+      app, &flags->tensors,
+      "auto (default: what the daemon's policy says), none, int8, ... or all. A named "
+      "codec is set by a rule for this run's communicator; the old policy comes back "
+      "afterwards, also after Ctrl-C. Needs admin rights",
+      "auto (default), one_shot, two_shot, all (of these two) or library; set like the codec");
   app->add_option("--groups", s.groups,
                   "So many groups of --ranks processes at the same time; default 1")
       ->type_name("K");
@@ -72,6 +89,7 @@ void AddAllReduceFlags(CLI::App* app, AllReduceFlags* flags) {
   app->add_flag("--in-place", s.in_place,
                 "Output over input (restored before each operation, untimed)");
   app->add_flag("--staged", s.staged, "Buffers in private memory, which the library must copy");
+  AddGpuFlags(app, flags);
   app->add_option(
          "--check-bytes", flags->check_bytes,
          "Compare with the scalar reference up to this payload; default 4M. All results are "
@@ -99,7 +117,9 @@ void AddGoldenFlags(CLI::App* app, GoldenSettings* settings) {
          "Folder with index.json, inputs.bin and any of wire.bin, decoded.bin, results.bin")
       ->required()
       ->type_name("");
-  app->add_option("--backend", settings->backend, "host (default)")->type_name("NAME");
+  app->add_option("--backend", settings->backend,
+                  "host (default) or gpu (the first one that this process sees)")
+      ->type_name("NAME");
   CLI::Option* in_process =
       app->add_flag("--in-process", settings->in_process,
                     "All-reduce cases by the backend in this process (default)");

@@ -25,7 +25,7 @@ struct TensorFlags {
 
 struct AllReduceFlags {
   TensorFlags tensors;
-  std::string min_bytes = "4K", max_bytes = "64M", sizes, check_bytes = "4M";
+  std::string min_bytes = "4K", max_bytes = "64M", sizes, check_bytes = "4M", devices;
   double factor = 4;
   AllReduceSettings settings;
 };
@@ -39,6 +39,8 @@ struct AccuracyFlags {
 // --start-daemon, --daemon and those of a connection.
 void AddDaemonFlags(CLI::App* app, bool* start_daemon, std::string* program,
                     ConnectionFlags* connection);
+// --backend, --order, --devices.
+void AddGpuFlags(CLI::App* app, AllReduceFlags* flags);
 void AddAllReduceFlags(CLI::App* app, AllReduceFlags* flags);
 void AddAccuracyFlags(CLI::App* app, AccuracyFlags* flags);
 void AddGoldenFlags(CLI::App* app, GoldenSettings* settings);

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "client/tools/qrbench/gpu.h"
 #include "qrd/qrd.h"
 
 namespace qrd::tools {
@@ -32,11 +33,12 @@ struct Reply {
 class Rank {
  public:
   Rank(const GoldenFolder& folder, std::string runtime_directory, std::string prefix, uint32_t rank,
-       std::byte* result)
+       bool on_gpu, std::byte* result)
       : folder_(folder),
         runtime_directory_(std::move(runtime_directory)),
         prefix_(std::move(prefix)),
         rank_(rank),
+        on_gpu_(on_gpu),
         result_(result) {}
   ~Rank() { Detach(); }
 
@@ -58,6 +60,12 @@ class Rank {
     config.world_size = ranks;
     config.runtime_directory = runtime_directory_.c_str();
     config.timeout_ms = kAttachTimeoutMs;
+    if (on_gpu_ && gpu_ == nullptr) {
+      absl::StatusOr<std::unique_ptr<Gpu>> gpu = Gpu::Open("", rank_);
+      if (!gpu.ok()) return std::string(gpu.status().message());
+      gpu_ = *std::move(gpu);
+    }
+    if (on_gpu_) config.device = "current";
     if (qrd_comm_init(&config, &comm_) == QRD_OK) return "";
     comm_ = nullptr;
     return "attach";
@@ -75,7 +83,8 @@ class Rank {
     void *in = nullptr, *out = nullptr;
     if (qrd_mem_alloc(comm_, std::max<uint64_t>(bytes, 1), &in) != QRD_OK) return "qrd_mem_alloc";
     if (qrd_mem_alloc(comm_, std::max<uint64_t>(bytes, 1), &out) != QRD_OK) return "qrd_mem_alloc";
-    if (bytes > 0) std::memcpy(in, input->data(), bytes);
+    if (gpu_ != nullptr && !gpu_->CopyIn(in, input->data(), bytes).ok()) return "copy to the GPU";
+    if (gpu_ == nullptr && bytes > 0) std::memcpy(in, input->data(), bytes);
     qrd_operation operation = 0;
     if (qrd_all_reduce(comm_, in, out, c.count, static_cast<qrd_dtype>(c.dtype),
                        static_cast<qrd_reduce_op>(c.op), &operation) != QRD_OK) {
@@ -85,7 +94,8 @@ class Rank {
     if (qrd_wait(comm_, operation, 60'000, &stats) != QRD_OK) return "qrd_wait";
     reply.codec = static_cast<Codec>(stats.codec);
     reply.algorithm = static_cast<Algorithm>(stats.algorithm);
-    if (bytes > 0) std::memcpy(result_, out, bytes);
+    if (gpu_ != nullptr && !gpu_->CopyOut(result_, out, bytes).ok()) return "copy from the GPU";
+    if (gpu_ == nullptr && bytes > 0) std::memcpy(result_, out, bytes);
     if (qrd_mem_free(comm_, in) != QRD_OK || qrd_mem_free(comm_, out) != QRD_OK)
       return "qrd_mem_free";
     return "";
@@ -94,7 +104,9 @@ class Rank {
   const GoldenFolder& folder_;
   const std::string runtime_directory_, prefix_;
   const uint32_t rank_;
+  const bool on_gpu_;
   std::byte* const result_;
+  std::unique_ptr<Gpu> gpu_;  // outlives the session
   qrd_comm_t comm_ = nullptr;
 };
 
@@ -120,7 +132,7 @@ std::string GoldenServer::CommunicatorOf(uint32_t ranks) const {
 }
 
 absl::StatusOr<std::unique_ptr<GoldenServer>> GoldenServer::Start(
-    const GoldenFolder& folder, const std::string& runtime_directory) {
+    const GoldenFolder& folder, const std::string& runtime_directory, bool on_gpu) {
   std::unique_ptr<GoldenServer> server(new GoldenServer(folder, runtime_directory));
   uint32_t ranks = 1;
   for (const GoldenCase& c : folder.cases()) {
@@ -137,7 +149,7 @@ absl::StatusOr<std::unique_ptr<GoldenServer>> GoldenServer::Start(
   absl::StatusOr<std::unique_ptr<ProcessTeam>> team =
       ProcessTeam::Fork(static_cast<int>(ranks), [&](int socket, int index) {
         const auto number = static_cast<uint32_t>(index);
-        Rank rank(folder, runtime_directory, prefix, number,
+        Rank rank(folder, runtime_directory, prefix, number, on_gpu,
                   server->results_->data() + server->result_bytes_max_ * number);
         Request request;
         while (ReceiveRequest(socket, std::as_writable_bytes(std::span(&request, 1)))) {

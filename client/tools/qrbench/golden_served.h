@@ -22,7 +22,8 @@ class GoldenServer {
  public:
   // Forks as many processes as the largest case has ranks. `folder` must outlive the object.
   static absl::StatusOr<std::unique_ptr<GoldenServer>> Start(const GoldenFolder& folder,
-                                                             const std::string& runtime_directory);
+                                                             const std::string& runtime_directory,
+                                                             bool on_gpu);
   ~GoldenServer();
 
   // After Start, when no more forks are to come.

@@ -56,7 +56,10 @@ void RankRunner::Detach() {
   pool_ = nullptr;
 }
 
-absl::Status RankRunner::Attach(const CaseRequest& request) {
+absl::Status RankRunner::Attach(const CaseRequest& request, CaseReply& reply) {
+  if (config_.on_gpu) {
+    if (absl::Status status = OpenGpu(reply); !status.ok()) return status;
+  }
   qrd_comm_config config = QRD_COMM_CONFIG_INIT;
   config.communicator = config_.communicator.c_str();
   config.group = config_.group.c_str();
@@ -64,11 +67,22 @@ absl::Status RankRunner::Attach(const CaseRequest& request) {
   config.world_size = config_.world_size;
   config.runtime_directory = config_.runtime_directory.c_str();
   config.timeout_ms = config_.timeout_ms;
+  if (config_.on_gpu) config.device = "current";
   if (const qrd_status status = qrd_comm_init(&config, &comm_); status != QRD_OK) {
     comm_ = nullptr;
     return Failed(status, "attach");
   }
+  return AttachMemory(request);
+}
+
+absl::Status RankRunner::AttachMemory(const CaseRequest& request) {
   pool_bytes_ = request.pool_bytes;
+  if (request.staged && gpu_ != nullptr) {
+    absl::StatusOr<void*> own = gpu_->Allocate(pool_bytes_);
+    if (!own.ok()) return own.status();
+    pool_ = static_cast<std::byte*>(*own);
+    return absl::OkStatus();
+  }
   if (request.staged) {
     private_pool_ = {static_cast<std::byte*>(std::aligned_alloc(kPage, pool_bytes_)),
                      [](std::byte* memory) { std::free(memory); }};
@@ -114,7 +128,14 @@ absl::Status RankRunner::Barrier() {
 // the copies are not part of anyone's time.
 absl::Status RankRunner::Restore(const CaseRequest& request, const Buffers& buffers) {
   if (!request.in_place) return absl::OkStatus();
-  std::memcpy(buffers.input, pool_, request.count * DtypeBytes(request.dtype));
+  const uint64_t bytes = request.count * DtypeBytes(request.dtype);
+  if (gpu_ != nullptr) {
+    absl::Status status = gpu_->CopyOnDevice(buffers.input, pool_, bytes);
+    if (status.ok()) status = gpu_->Synchronize();
+    if (!status.ok()) return status;
+  } else {
+    std::memcpy(buffers.input, pool_, bytes);
+  }
   return Barrier();
 }
 
@@ -131,6 +152,8 @@ absl::Status RankRunner::RunOnce(const CaseRequest& request, const Buffers& buff
 }
 
 absl::Status RankRunner::Timed(const CaseRequest& request, CaseReply& reply) {
+  if (config_.order == Order::kStream) return TimedOnStream(request, reply);
+  if (config_.order == Order::kGraph) return TimedGraph(request, reply);
   std::vector<uint64_t> execute_ns;
   execute_ns.reserve(request.iterations);
   for (uint32_t i = 0; i < request.warmup + request.iterations; ++i) {
@@ -179,16 +202,33 @@ void RankRunner::CheckResult(const CaseRequest& request, const std::byte* result
   }
 }
 
-void RankRunner::FillBuffers(const CaseRequest& request) {
+absl::Status RankRunner::Write(std::byte* to, const std::byte* from, uint64_t bytes) {
+  if (gpu_ != nullptr) return gpu_->CopyIn(to, from, bytes);
+  std::memcpy(to, from, bytes);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<const std::byte*> RankRunner::Read(const std::byte* from, uint64_t bytes) {
+  if (gpu_ == nullptr) return from;
+  host_.resize(std::max<uint64_t>(bytes, 1));
+  if (absl::Status status = gpu_->CopyOut(host_.data(), from, bytes); !status.ok()) return status;
+  return host_.data();
+}
+
+absl::Status RankRunner::FillBuffers(const CaseRequest& request) {
   const uint64_t bytes = request.count * DtypeBytes(request.dtype);
-  std::byte* pristine = request.in_place ? pool_ : BuffersOf(request, 0).input;
-  config_.source->Fill(config_.rank, request.dtype, request.count, pristine);
-  for (uint32_t i = 0; i < request.buffers; ++i) {
+  std::vector<std::byte> pristine(std::max<uint64_t>(bytes, 1));
+  config_.source->Fill(config_.rank, request.dtype, request.count, pristine.data());
+  // A result that is not written must not pass for one of the case before.
+  const std::vector<std::byte> unwritten(request.in_place ? 0 : bytes, std::byte{0xA5});
+  absl::Status status;
+  if (request.in_place) status = Write(pool_, pristine.data(), bytes);
+  for (uint32_t i = 0; status.ok() && i < request.buffers; ++i) {
     const Buffers buffers = BuffersOf(request, i);
-    if (buffers.input != pristine) std::memcpy(buffers.input, pristine, bytes);
-    // A result that is not written must not pass for one of the case before.
-    if (!request.in_place) std::memset(buffers.output, 0xA5, bytes);
+    status = Write(buffers.input, pristine.data(), bytes);
+    if (status.ok() && !request.in_place) status = Write(buffers.output, unwritten.data(), bytes);
   }
+  return status;
 }
 
 absl::Status RankRunner::Run(const CaseRequest& request, CaseReply& reply) {
@@ -197,7 +237,9 @@ absl::Status RankRunner::Run(const CaseRequest& request, CaseReply& reply) {
       PoolBytes(bytes, request.buffers, request.in_place) > pool_bytes_) {
     return absl::InternalError("not attached, or the case needs more memory than was announced");
   }
-  if (!request.only_time) FillBuffers(request);
+  if (!request.only_time) {
+    if (absl::Status s = FillBuffers(request); !s.ok()) return s;
+  }
   const Buffers first = BuffersOf(request, 0);
   qrd_op_stats stats;
   if (absl::Status s = RunOnce(request, first, stats); !s.ok()) return s;
@@ -208,21 +250,28 @@ absl::Status RankRunner::Run(const CaseRequest& request, CaseReply& reply) {
   reply.policy_generation = stats.policy_generation;
   reply.nonfinite_count = stats.nonfinite_count;
   if (request.only_time) return Timed(request, reply);
-  reply.result_hash = Hash(first.output, bytes);
+  absl::StatusOr<const std::byte*> result = Read(first.output, bytes);
+  if (!result.ok()) return result.status();
+  reply.result_hash = Hash(*result, bytes);
   if (absl::Status s = Timed(request, reply); !s.ok()) return s;
   const uint32_t used = std::min(request.buffers, request.warmup + request.iterations);
   for (uint32_t i = 0; i < used; ++i) {
-    if (Hash(BuffersOf(request, i).output, bytes) == reply.result_hash) continue;
+    result = Read(BuffersOf(request, i).output, bytes);
+    if (!result.ok()) return result.status();
+    if (Hash(*result, bytes) == reply.result_hash) continue;
     return absl::DataLossError("a repeated operation on the same input gave another result");
   }
-  if (config_.rank == 0) CheckResult(request, first.output, reply);
+  if (config_.rank != 0) return absl::OkStatus();
+  result = Read(first.output, bytes);
+  if (!result.ok()) return result.status();
+  CheckResult(request, *result, reply);
   return absl::OkStatus();
 }
 
 CaseReply RankRunner::Handle(const CaseRequest& request) {
   CaseReply reply;
   absl::Status status;
-  if (request.kind == CaseRequest::kAttach) status = Attach(request);
+  if (request.kind == CaseRequest::kAttach) status = Attach(request, reply);
   if (request.kind == CaseRequest::kRun) status = Run(request, reply);
   if (request.kind == CaseRequest::kDetach) Detach();
   const std::string text =

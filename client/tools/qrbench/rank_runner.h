@@ -9,8 +9,10 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "client/tools/qrbench/gpu.h"
 #include "client/tools/qrbench/tensors.h"
 #include "kernels/types.h"
 #include "qrd/qrd.h"
@@ -36,6 +38,14 @@ struct CaseRequest {
   uint64_t pool_bytes = 0;  // kAttach: what the largest case needs
 };
 
+// How operations on a GPU are put in order and timed.
+enum class Order : uint32_t {
+  kHost,    // post and wait, by the host's clock
+  kStream,  // on a stream, by marks in it
+  kGraph,   // a captured run of operations, replayed, by marks around it
+};
+inline constexpr uint32_t kGraphOperations = 20;
+
 enum class ReferenceCheck : uint32_t { kNotDone, kEqual, kDiffers };
 
 struct CaseReply {
@@ -48,6 +58,8 @@ struct CaseReply {
   uint64_t policy_generation = 0;
   uint64_t execute_ns_p50 = 0;  // the daemon's own time from start to end
   uint64_t nonfinite_count = 0;
+  // kAttach, rank 0 only, on a GPU that all ranks share: what a copy on it reads and writes.
+  double copy_bytes_per_second = 0;
   // Rank 0 only.
   ReferenceCheck reference = ReferenceCheck::kNotDone;
   uint64_t first_difference = 0;  // element
@@ -66,6 +78,9 @@ struct RankConfig {
   const TensorSource* source = nullptr;
   uint64_t* samples = nullptr;       // nanoseconds of each timed iteration
   SharedBarrier* barrier = nullptr;  // nullptr with --join: ranks then only meet in operations
+  bool on_gpu = false;
+  std::string device;  // PCI address; empty: the rank's turn among the process's devices
+  Order order = Order::kHost;
   uint64_t quality_elements_max = uint64_t{4} << 20;
 };
 
@@ -83,11 +98,21 @@ class RankRunner {
     std::byte* input;
     std::byte* output;
   };
-  absl::Status Attach(const CaseRequest& request);
+  absl::Status Attach(const CaseRequest& request, CaseReply& reply);
   absl::Status Run(const CaseRequest& request, CaseReply& reply);
   absl::Status RunOnce(const CaseRequest& request, const Buffers& buffers, qrd_op_stats& stats);
   absl::Status Timed(const CaseRequest& request, CaseReply& reply);
-  void FillBuffers(const CaseRequest& request);
+  absl::Status AttachMemory(const CaseRequest& request);
+  // rank_runner_gpu.cc
+  absl::Status OpenGpu(CaseReply& reply);
+  absl::Status PutOnStream(const CaseRequest& request, uint32_t buffer);
+  absl::Status TimedOnStream(const CaseRequest& request, CaseReply& reply);
+  absl::Status TimedGraph(const CaseRequest& request, CaseReply& reply);
+  absl::Status CheckStream(CaseReply& reply);
+  // Between the host and where the tensors are. Read's result is good until the next call.
+  absl::Status Write(std::byte* to, const std::byte* from, uint64_t bytes);
+  absl::StatusOr<const std::byte*> Read(const std::byte* from, uint64_t bytes);
+  absl::Status FillBuffers(const CaseRequest& request);
   absl::Status Restore(const CaseRequest& request, const Buffers& buffers);
   void CheckResult(const CaseRequest& request, const std::byte* result, CaseReply& reply);
   Buffers BuffersOf(const CaseRequest& request, uint32_t index) const;
@@ -95,6 +120,8 @@ class RankRunner {
   void Detach();
 
   const RankConfig config_;
+  std::unique_ptr<Gpu> gpu_;  // outlives the session
+  std::vector<std::byte> host_;
   qrd_comm_t comm_ = nullptr;
   std::byte* pool_ = nullptr;  // of qrd_mem_alloc, or private_pool_ for staged runs
   uint64_t pool_bytes_ = 0;

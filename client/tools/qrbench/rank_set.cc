@@ -40,6 +40,13 @@ absl::StatusOr<std::unique_ptr<RankSet>> RankSet::Start(const AllReduceSettings&
     config.world_size = settings.ranks;
     config.timeout_ms = settings.attach_timeout_ms;
     config.source = &settings.source;
+    config.on_gpu = settings.backend == "gpu";
+    config.order = settings.order == "graph"    ? Order::kGraph
+                   : settings.order == "stream" ? Order::kStream
+                                                : Order::kHost;
+    if (!settings.devices.empty()) {
+      config.device = settings.devices[settings.devices.size() == 1 ? 0 : config.rank];
+    }
     config.samples = reinterpret_cast<uint64_t*>(set->samples_.data()) +
                      static_cast<size_t>(index) * iterations_max;
     if (!settings.join) {

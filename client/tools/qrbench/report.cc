@@ -82,7 +82,10 @@ class TableWriter : public ReportWriter {
     Write(
         out_,
         "\nalgbw = bytes / p50, busbw = algbw * 2(n-1)/n, of all groups together, GB = 1e9 bytes\n"
-        "limit = algbw / that of plain streaming reads and writes of the same bytes on all cores\n"
+        "limit = algbw / that of plain streaming reads and writes of the same bytes on all cores; "
+        "on one GPU\n        against 2 + 4 wire/payload (none: 2) times the payload of every rank "
+        "at "
+        "a copy's rate\n"
         "wire  = what one rank sends under the plan; on the host it would: ranks share memory\n"
         "ratio = encoded / payload bytes; SQNR against the exact sum\n"
         "check = bits: every rank has the bits of the scalar reference; ranks: all ranks have the "

@@ -21,7 +21,11 @@ std::vector<std::string> Names(const Values& values, bool with_auto) {
 }
 std::vector<std::string> CodecNames(bool with_auto) { return Names(kAllCodecs, with_auto); }
 std::vector<std::string> AlgorithmNames(bool with_auto) {
-  return Names(std::vector{Algorithm::kOneShot, Algorithm::kTwoShot}, with_auto);
+  std::vector<std::string> names =
+      Names(std::vector{Algorithm::kOneShot, Algorithm::kTwoShot}, with_auto);
+  // A plan that the daemon makes, where it can.
+  if (with_auto) names.push_back(std::string(Name(Algorithm::kLibrary)));
+  return names;
 }
 std::vector<std::string> DtypeNames() {
   return Names(std::vector{Dtype::kFp16, Dtype::kBf16, Dtype::kFp32}, false);
@@ -34,6 +38,7 @@ absl::StatusOr<std::vector<std::string>> KnownList(const std::string& list,
   if (list == "all") {
     std::vector<std::string> all = known;
     std::erase(all, "auto");
+    std::erase(all, "library");  // by name only: not every daemon has it
     return all;
   }
   absl::StatusOr<std::vector<std::string>> names = ParseNames(list, what);
@@ -132,6 +137,34 @@ absl::Status CheckRankFlags(const AllReduceSettings& s) {
   return absl::OkStatus();
 }
 
+absl::Status CheckGpuFlags(const AllReduceFlags& flags, AllReduceSettings* s) {
+  if (s->backend == "host") {
+    if (!s->order.empty()) {
+      return absl::InvalidArgumentError("--order goes with --backend gpu only");
+    }
+    if (!flags.devices.empty()) {
+      return absl::InvalidArgumentError("--devices goes with --backend gpu only");
+    }
+    s->order = "host";
+    return absl::OkStatus();
+  }
+  if (s->order.empty()) s->order = "stream";
+  if (s->in_place && s->order != "host") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--in-place does not go with --order ", s->order,
+                     ": the input would have to be restored between operations; use --order host"));
+  }
+  if (flags.devices.empty()) return absl::OkStatus();
+  absl::StatusOr<std::vector<std::string>> devices = ParseNames(flags.devices, "--devices");
+  if (!devices.ok()) return devices.status();
+  if (devices->size() != 1 && devices->size() != s->ranks) {
+    return absl::InvalidArgumentError(absl::StrCat("--devices: ", devices->size(), " for --ranks ",
+                                                   s->ranks, "; want one, or one a rank"));
+  }
+  s->devices = *std::move(devices);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::vector<uint64_t>> ParseSizes(const AllReduceFlags& flags) {
   std::vector<uint64_t> sizes;
   if (!flags.sizes.empty()) {
@@ -212,6 +245,7 @@ absl::StatusOr<AllReduceSettings> MakeAllReduceSettings(const AllReduceFlags& fl
   settings.ranks = inputs->ranks;
   settings.dtypes = tensors.dtypes.empty() ? std::vector{inputs->dtype} : *dtypes;
   if (absl::Status status = CheckRankFlags(settings); !status.ok()) return status;
+  if (absl::Status status = CheckGpuFlags(flags, &settings); !status.ok()) return status;
   return settings;
 }
 

@@ -187,6 +187,7 @@ void AddTuneFlags(CLI::App* app, TuneFlags* flags) {
   app->add_option("--communicator", run.settings.communicator,
                   "Measure on this one (a world size only); default: own ones, deleted afterwards")
       ->type_name("NAME");
+  AddGpuFlags(app, &run);
   AddDaemonFlags(app, &run.settings.start_daemon, &run.settings.daemon_program,
                  &run.settings.connection);
   app->footer(
@@ -216,6 +217,9 @@ absl::StatusOr<TuneSettings> MakeTuneSettings(const TuneFlags& flags, bool sizes
   settings.daemon.sizes = parsed->sizes;
   std::sort(settings.daemon.sizes.begin(), settings.daemon.sizes.end());
   settings.daemon.communicator = parsed->communicator;
+  settings.daemon.backend = parsed->backend;
+  settings.daemon.order = parsed->order;
+  settings.daemon.devices = parsed->devices;
   settings.daemon.start_daemon = parsed->start_daemon;
   settings.daemon.daemon_program = parsed->daemon_program;
   settings.daemon.connection = parsed->connection;

@@ -66,6 +66,9 @@ absl::Status TuneDaemon::ForkTeams() {
   for (const uint32_t ranks : settings_.ranks) {
     Team& team = teams_.emplace_back();
     team.settings.ranks = ranks;
+    team.settings.backend = settings_.backend;
+    team.settings.order = settings_.order;
+    team.settings.devices = settings_.devices;
     team.settings.communicator = settings_.communicator.empty()
                                      ? absl::StrCat("qrbench-", getpid(), "-w", ranks)
                                      : settings_.communicator;

@@ -24,6 +24,8 @@ namespace qrd::tools {
 struct TuneDaemonSettings {
   std::vector<uint32_t> ranks;  // one team of processes each
   std::vector<uint64_t> sizes;
+  std::string backend = "host", order;  // as AllReduceSettings
+  std::vector<std::string> devices;
   std::string communicator;  // "": one of our own for each world size, deleted afterwards
   bool start_daemon = false;
   std::string daemon_program;

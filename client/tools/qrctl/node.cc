@@ -58,6 +58,12 @@ void PrintBackend(const v1::BackendCapability& backend) {
                        HumanBytes(device.memory_bytes()), "\n"));
   }
   if (backend.devices().empty()) Print("  no device\n");
+  if (!backend.collective_library().empty()) {
+    Print(absl::StrCat("  collective library: ", backend.collective_library(), "\n"));
+  }
+  if (!backend.collective_library_missing().empty()) {
+    Print(absl::StrCat("  no collective library: ", backend.collective_library_missing(), "\n"));
+  }
   Print("\n");
   Table table({{"CODEC"},
                {"DTYPES"},

@@ -10,6 +10,7 @@
 #include "grpcpp/create_channel.h"
 #include "tests/daemon/telemetry/http.h"
 #include "tests/support/fake_backend.h"
+#include "tests/support/fake_device_backend.h"
 #include "tests/support/raw_client.h"
 #include "tests/support/temp_directory.h"
 
@@ -37,7 +38,7 @@ class AppTest : public ::testing::Test {
   std::unique_ptr<App> MakeApp() {
     auto backend = std::make_unique<FakeBackend>();
     backend_ = backend.get();
-    return std::make_unique<App>(config_, std::move(backend));
+    return std::make_unique<App>(config_, Backends::HostOnly(std::move(backend)));
   }
 
   std::string attach_socket() const { return directory_ / "run/attach.sock"; }
@@ -144,7 +145,7 @@ TEST_F(AppTest, KeepsASecondDaemonOffAndTheFirstUndisturbed) {
   const auto first = MakeApp();
   ASSERT_TRUE(first->Start().ok());
   {
-    App second(config_, std::make_unique<FakeBackend>());
+    App second(config_, Backends::HostOnly(std::make_unique<FakeBackend>()));
     const absl::Status status = second.Start();
     EXPECT_TRUE(absl::IsFailedPrecondition(status));
     EXPECT_THAT(std::string(status.message()),
@@ -160,7 +161,7 @@ TEST_F(AppTest, SaysWhatToDoWhenItCannotStart) {
   const auto error_of = [this](auto change) {
     Config config = config_;
     change(&config);
-    App app(config, std::make_unique<FakeBackend>());
+    App app(config, Backends::HostOnly(std::make_unique<FakeBackend>()));
     const absl::Status status = app.Start();
     EXPECT_FALSE(status.ok());
     return std::string(status.message());
@@ -180,6 +181,28 @@ TEST_F(AppTest, SaysWhatToDoWhenItCannotStart) {
                 c->metrics_address = first->metrics_address();
               }),
               AllOf(HasSubstr("Address already in use"), HasSubstr("--metrics-address")));
+}
+
+TEST_F(AppTest, ShowsItsDevicesBesideTheHost) {
+  Backends backends = Backends::HostOnly();
+  backends.gpu =
+      std::make_unique<testing::FakeDeviceBackend>(std::make_shared<testing::FakeDevices>());
+  App app(config_, std::move(backends));
+  ASSERT_TRUE(app.Start().ok());
+  const auto stub = v1::NodeService::NewStub(grpc::CreateChannel(
+      "unix:" + directory_ / "run/control.sock", grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+  v1::Capabilities capabilities;
+  ASSERT_TRUE(stub->GetCapabilities(&context, {}, &capabilities).ok());
+  ASSERT_EQ(capabilities.backends_size(), 2);
+  EXPECT_EQ(capabilities.backends(0).backend(), v1::BACKEND_HOST);
+  EXPECT_EQ(capabilities.backends(1).backend(), v1::BACKEND_GPU);
+  EXPECT_EQ(capabilities.backends(1).target(), "fake");
+  ASSERT_EQ(capabilities.backends(1).devices_size(), 1);
+  EXPECT_EQ(capabilities.backends(1).devices(0).id(), testing::kFakeDeviceId);
+  EXPECT_EQ(capabilities.backends(1).devices(0).memory_bytes(), uint64_t{1} << 30);
+  app.Stop();
 }
 
 TEST_F(AppTest, RunsWithoutMetrics) {

@@ -59,7 +59,7 @@ class ControlEnv {
     registry = CommunicatorRegistry::Open(config).value();
     NodeSources node;
     node.config = &config;
-    node.backend = &backend;
+    node.backends = {&backend};
     node.policy = policy.get();
     node.registry = registry.get();
     node.metrics = &metrics;

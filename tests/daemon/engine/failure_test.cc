@@ -47,7 +47,7 @@ TEST_F(FailureTest, DifferentCountsFailBothAtOnceAndTheNextPairIsRight) {  // F0
     EXPECT_EQ(c.message, "operation 1: count is 4096 on rank 0, but 8192 on rank 1");
     EXPECT_EQ(c.rank_mask, 3u);
   }
-  EXPECT_EQ(daemon.fake.chunks(), 0u);
+  EXPECT_EQ(daemon.fake().chunks(), 0u);
   ExpectNextWorks();
 }
 
@@ -216,22 +216,22 @@ TEST(InFlightTest, PeerLostWhileTilesRunIsReportedAfterTheRunningChunk) {
   auto clients = daemon.Group(2);
   constexpr uint64_t kBytes = 16 << 20;  // many chunks
   uint32_t slots[2];
-  daemon.fake.Hold();
+  daemon.fake().Hold();
   for (size_t r = 0; r < 2; ++r) {
     const RawArena arena = clients[r]->Alloc(kBytes);
     slots[r] = clients[r]->Post(clients[r]->AllReduce(arena, 0, 0, kBytes / sizeof(float)));
   }
-  ASSERT_TRUE(daemon.fake.WaitUntilHeld());
+  ASSERT_TRUE(daemon.fake().WaitUntilHeld());
   clients[1]->Close();
   while (daemon.server->session_count() != 1) std::this_thread::yield();
   // The memory of the dead session is still there, for the chunk that runs.
   EXPECT_EQ(daemon.server->arena_bytes(), 2 * kBytes);
   EXPECT_FALSE(clients[0]->Look(slots[0]).done);
-  daemon.fake.Release();
+  daemon.fake().Release();
   const RawCompletion c = clients[0]->Wait(slots[0]);
   EXPECT_EQ(c.status, shm::Status::kPeerLost);
   EXPECT_EQ(c.rank_mask, 2u);
-  EXPECT_EQ(daemon.fake.chunks(), 1u);
+  EXPECT_EQ(daemon.fake().chunks(), 1u);
   const Clock::time_point end = Clock::now() + std::chrono::seconds(10);
   while (daemon.server->arena_bytes() != kBytes && Clock::now() < end) std::this_thread::yield();
   EXPECT_EQ(daemon.server->arena_bytes(), kBytes);
@@ -309,13 +309,13 @@ TEST_F(FailureTest, RankThatRunsFarAheadBreaksTheGroupInsteadOfEatingMemory) {
 
 TEST_F(FailureTest, GaugesShowWaitingAndQueuedOperations) {
   Attach(2);
-  daemon.fake.Hold();
+  daemon.fake().Hold();
   const uint32_t a = Post(0), b = Post(1);
-  ASSERT_TRUE(daemon.fake.WaitUntilHeld());
+  ASSERT_TRUE(daemon.fake().WaitUntilHeld());
   v1::Group group;
   daemon.engine->GroupDetail(clients[0]->joined().session_id(), &group);
   EXPECT_EQ(group.queued_operations(), 1u);
-  daemon.fake.Release();
+  daemon.fake().Release();
   clients[0]->Wait(a);
   clients[1]->Wait(b);
   Post(0);

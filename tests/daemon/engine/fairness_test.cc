@@ -38,10 +38,10 @@ double ShareOfFirst(uint32_t weight_of_first) {
   Flooder first = Attach(&daemon, "first", 4 * count),
           second = Attach(&daemon, "second", 4 * count);
   std::vector<std::pair<const void*, uint64_t>> chunks;  // under the backend's lock
-  daemon.fake.OnChunk([&](const LaunchParams& p, TileRange r) {
+  daemon.fake().OnChunk([&](const LaunchParams& p, TileRange r) {
     chunks.emplace_back(p.inputs[0], (r.last - r.first) * kTileElements);
   });
-  daemon.fake.Hold();
+  daemon.fake().Hold();
   const uint32_t operations = 16;
   for (uint32_t i = 0; i < operations; ++i) {
     for (size_t r = 0; r < 2; ++r) {
@@ -49,8 +49,8 @@ double ShareOfFirst(uint32_t weight_of_first) {
       second.PostOn(r, count);
     }
   }
-  EXPECT_TRUE(daemon.fake.WaitUntilHeld());
-  daemon.fake.Release();
+  EXPECT_TRUE(daemon.fake().WaitUntilHeld());
+  daemon.fake().Release();
   for (auto* group : {&first, &second}) {
     for (auto& client : group->clients) {
       EXPECT_EQ(client->Wait(operations - 1).status, shm::Status::kOk);
@@ -82,14 +82,14 @@ TEST(FairnessTest, LightGroupGetsItsTurnAfterOneChunkOfTheFlood) {
   const uint64_t count = 1 << 20;
   Flooder flood = Attach(&daemon, "flood", 4 * count), light = Attach(&daemon, "light", 4096);
   std::vector<uint64_t> counts;
-  daemon.fake.OnChunk([&](const LaunchParams& p, TileRange) { counts.push_back(p.count); });
-  daemon.fake.Hold();
+  daemon.fake().OnChunk([&](const LaunchParams& p, TileRange) { counts.push_back(p.count); });
+  daemon.fake().Hold();
   for (int i = 0; i < 16; ++i) {
     for (size_t r = 0; r < 2; ++r) flood.PostOn(r, count);
   }
-  ASSERT_TRUE(daemon.fake.WaitUntilHeld());
+  ASSERT_TRUE(daemon.fake().WaitUntilHeld());
   for (size_t r = 0; r < 2; ++r) light.PostOn(r, 16);
-  daemon.fake.Release();
+  daemon.fake().Release();
   for (auto& client : light.clients) EXPECT_EQ(client->Wait(0).status, shm::Status::kOk);
   for (auto& client : flood.clients) EXPECT_EQ(client->Wait(15).status, shm::Status::kOk);
   // The chunk that was held, and then the light group's: it came while that one ran.

@@ -70,8 +70,9 @@ TEST_F(HostileMemoryTest, EveryBadDescriptorIsRefusedByFieldValueAndBound) {
       {[](auto* d) { d->sequence += 1; }, "sequence is"},
       {[](auto* d) { d->sequence = 0; }, "sequence is 0: want"},
       {[](auto* d) { d->timeout_ms = 3'600'001; }, "timeout_ms is 3600001: want 0 to 3600000"},
-      {[](auto* d) { d->epilogue = 2; }, "epilogue is 2: want 0 (none)"},
-      {[](auto* d) { d->reserved[183] = 1; }, "reserved[183] is 1: want 0"},
+      {[](auto* d) { d->epilogue = 2; }, "epilogue is 2: want 0 (none) or 1 (rms_norm)"},
+      {[](auto* d) { d->rms_norm.reserved[59] = 1; },
+       "rms_norm has other bytes than 0 without an epilogue"},
       {[](auto* d) { d->count = uint64_t{1} << 63; },
        "count is 9223372036854775808: input has room for"},
       {[](auto* d) { d->count = UINT64_MAX; },
@@ -104,7 +105,7 @@ TEST_F(HostileMemoryTest, EveryBadDescriptorIsRefusedByFieldValueAndBound) {
     EXPECT_THAT(c.message, HasSubstr(test.text));
     EXPECT_EQ(c.rank_mask, 1u);
   }
-  EXPECT_EQ(daemon.fake.chunks(), 0u);
+  EXPECT_EQ(daemon.fake().chunks(), 0u);
   EXPECT_EQ(RunBad([](shm::Descriptor*) {}).status, shm::Status::kOk);
 }
 

@@ -44,7 +44,13 @@ std::shared_ptr<const CompiledPolicy> Compile(const std::string& text, uint64_t 
 
 PlanFacts Facts(Dtype dtype, uint64_t payload_bytes, uint32_t world_size,
                 std::string_view communicator = "c", std::string_view group = "g") {
-  return PlanFacts{communicator, group, dtype, payload_bytes, world_size};
+  PlanFacts facts;
+  facts.communicator = communicator;
+  facts.group = group;
+  facts.dtype = dtype;
+  facts.payload_bytes = payload_bytes;
+  facts.world_size = world_size;
+  return facts;
 }
 
 struct BadPolicy {
@@ -85,6 +91,14 @@ INSTANTIATE_TEST_SUITE_P(
         BadPolicy{"UnknownAlgorithm",
                   "rules { name: \"a\" action { codec: CODEC_NONE algorithm: 7 } }",
                   "action.algorithm is 7; want one of ALGORITHM_ONE_SHOT, ALGORITHM_TWO_SHOT"},
+        BadPolicy{"UnknownEpilogue",
+                  "rules { name: \"a\" match { epilogue: 9 } action { codec: CODEC_NONE } }",
+                  "rule 0 (\"a\"): match.epilogue is 9; want one of EPILOGUE_NONE, "
+                  "EPILOGUE_RMS_NORM"},
+        BadPolicy{"LibraryWithACodec",
+                  "rules { name: \"a\" action { codec: CODEC_INT8 algorithm: ALGORITHM_LIBRARY } }",
+                  "rule 0 (\"a\"): action.codec is CODEC_INT8 with ALGORITHM_LIBRARY, which has no "
+                  "codecs; want CODEC_NONE or CODEC_AUTO"},
         BadPolicy{
             "UnknownDtype",
             "rules { name: \"a\" match { dtypes: [DTYPE_FP16, 9] } action { codec: CODEC_NONE } }",
@@ -247,6 +261,70 @@ TEST(Evaluate, LeavesAutoToTheBackend) {
   EXPECT_EQ(plan.codec, Codec::kNone);
   EXPECT_EQ(plan.algorithm, Algorithm::kOneShot);
   EXPECT_EQ(plan.rule_index, 0);
+}
+
+TEST(Evaluate, LeavesAutoOfRanksOnDevicesToTheirLink) {
+  const auto nothing = Compile("");
+  PlanFacts facts = Facts(Dtype::kBf16, uint64_t{64} << 20, 4);
+  facts.link = LinkKind::kXgmi;
+  EXPECT_EQ(nothing->Evaluate(facts, FakeBackend()).codec, Codec::kInt4);
+  EXPECT_EQ(nothing->Evaluate(facts, FakeBackend()).algorithm, Algorithm::kTwoShot);
+  facts.link = LinkKind::kSameDevice;
+  EXPECT_EQ(nothing->Evaluate(facts, FakeBackend()).codec, Codec::kNone);
+  facts.payload_bytes = 4096;
+  EXPECT_EQ(nothing->Evaluate(facts, FakeBackend()).algorithm, Algorithm::kOneShot);
+  // A rule overrides half of it, or all.
+  facts.payload_bytes = uint64_t{64} << 20;
+  const auto codec = Compile("rules { name: \"a\" action { codec: CODEC_INT8 } }");
+  EXPECT_EQ(codec->Evaluate(facts, FakeBackend()).codec, Codec::kInt8);
+  EXPECT_EQ(codec->Evaluate(facts, FakeBackend()).algorithm, Algorithm::kTwoShot);
+  const auto both =
+      Compile("rules { name: \"a\" action { codec: CODEC_LP3 algorithm: ALGORITHM_ONE_SHOT } }");
+  EXPECT_EQ(both->Evaluate(facts, FakeBackend()).codec, Codec::kLp3);
+  EXPECT_EQ(both->Evaluate(facts, FakeBackend()).algorithm, Algorithm::kOneShot);
+}
+
+TEST(Evaluate, RulesMayMatchTheEpilogue) {
+  const auto policy = Compile(
+      "rules { name: \"fused\" match { epilogue: EPILOGUE_RMS_NORM } action { codec: CODEC_INT4 } }"
+      "rules { name: \"plain\" match { epilogue: EPILOGUE_NONE } action { codec: CODEC_INT8 } }");
+  PlanFacts facts = Facts(Dtype::kBf16, 4096, 2);
+  EXPECT_EQ(policy->Evaluate(facts, FakeBackend()).codec, Codec::kInt8);
+  facts.epilogue = Epilogue::kRmsNorm;
+  EXPECT_EQ(policy->Evaluate(facts, FakeBackend()).codec, Codec::kInt4);
+}
+
+TEST(CompiledPolicy, RefusesARuleWhoseEpiloguesAreTaken) {
+  const absl::Status status = CompileStatus(PolicyFrom(
+      "rules { name: \"a\" match { epilogue: EPILOGUE_RMS_NORM } action { codec: CODEC_INT4 } }"
+      "rules { name: \"b\" match { epilogue: EPILOGUE_NONE } action { codec: CODEC_INT8 } }"
+      "rules { name: \"c\" action { codec: CODEC_NONE } }"));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("rule 2 (\"c\") can never decide: all that it matches is matched before by "
+                        "rule 0 (\"a\"), rule 1 (\"b\")"));
+}
+
+TEST(Evaluate, TakesTheLibraryOnlyWhereItServesTheRanks) {
+  const auto policy =
+      Compile("rules { name: \"a\" action { codec: CODEC_AUTO algorithm: ALGORITHM_LIBRARY } }");
+  PlanFacts facts = Facts(Dtype::kBf16, uint64_t{64} << 20, 4);
+  facts.link = LinkKind::kXgmi;
+  facts.library_available = true;
+  EXPECT_EQ(policy->Evaluate(facts, FakeBackend()).algorithm, Algorithm::kLibrary);
+  EXPECT_EQ(policy->Evaluate(facts, FakeBackend()).codec, Codec::kNone);
+  facts.library_available = false;
+  EXPECT_EQ(policy->Evaluate(facts, FakeBackend()).algorithm, Algorithm::kTwoShot);
+  EXPECT_EQ(policy->Evaluate(facts, FakeBackend()).codec, Codec::kNone);
+  facts.link.reset();  // host memory
+  EXPECT_NE(policy->Evaluate(facts, FakeBackend()).algorithm, Algorithm::kLibrary);
+  // By itself: where the table says that it is faster, and a rule has not said otherwise.
+  facts.link = LinkKind::kXgmi;
+  facts.library_available = true;
+  const auto none = Compile("rules { name: \"a\" action { codec: CODEC_NONE } }");
+  EXPECT_EQ(none->Evaluate(facts, FakeBackend()).algorithm, Algorithm::kLibrary);
+  const auto own =
+      Compile("rules { name: \"a\" action { codec: CODEC_NONE algorithm: ALGORITHM_TWO_SHOT } }");
+  EXPECT_EQ(own->Evaluate(facts, FakeBackend()).algorithm, Algorithm::kTwoShot);
 }
 
 TEST(Evaluate, WithoutAnUpperBoundReachesTheLargestPayload) {

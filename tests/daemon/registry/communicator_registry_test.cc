@@ -83,7 +83,7 @@ TEST_F(CommunicatorRegistryTest, BadRequestsNameFieldValueAndBound) {
   EXPECT_EQ(error(Request("a", 17)), "world_size is 17: want 1 to 16");
   v1::Communicator gpu = Request("a", 2);
   gpu.set_backend(v1::BACKEND_GPU);
-  EXPECT_EQ(registry->Create(gpu, false).status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(registry->Create(gpu, false).status().code(), absl::StatusCode::kFailedPrecondition);
   ASSERT_TRUE(registry->Create(Request("a", 2), false).ok());
   EXPECT_EQ(registry->Create(Request("a", 2), false).status().code(),
             absl::StatusCode::kAlreadyExists);

@@ -14,7 +14,7 @@ class ArenaTableTest : public ::testing::Test {
  protected:
   ArenaTableTest()
       : budget(std::make_shared<ArenaBudget>(64 << 10)),
-        table(std::make_unique<ArenaTable>(&backend, ArenaTable::Limits{4, 32 << 10}, budget,
+        table(std::make_unique<ArenaTable>(&backend, "", ArenaTable::Limits{4, 32 << 10}, budget,
                                            memory, counters)) {}
   static std::string Text(const absl::Status& status) { return std::string(status.message()); }
 
@@ -45,15 +45,15 @@ TEST_F(ArenaTableTest, EachBoundIsNamed) {
   EXPECT_EQ(Text(table->Allocate(4097).status()),
             "session has 28672 arena bytes and asks for 8192 more: arena_bytes_per_session_max is "
             "32768");
-  ArenaTable second(&backend, {4, 32 << 10}, budget, memory, ArenaCounters());
+  ArenaTable second(&backend, "", {4, 32 << 10}, budget, memory, ArenaCounters());
   ASSERT_TRUE(second.Allocate(32 << 10).ok());
   EXPECT_EQ(budget->used_bytes(), 60u << 10);
-  ArenaTable third(&backend, {4, 32 << 10}, budget, memory, ArenaCounters());
+  ArenaTable third(&backend, "", {4, 32 << 10}, budget, memory, ArenaCounters());
   EXPECT_EQ(Text(third.Allocate(8 << 10).status()),
             "all sessions have 61440 arena bytes, this one asks for 8192 more: arena_bytes_max is "
             "65536");
-  ArenaTable many(&backend, {2, 32 << 10}, budget, memory, ArenaCounters());
-  ArenaTable few(&backend, {1, 32 << 10}, budget, memory, ArenaCounters());
+  ArenaTable many(&backend, "", {2, 32 << 10}, budget, memory, ArenaCounters());
+  ArenaTable few(&backend, "", {1, 32 << 10}, budget, memory, ArenaCounters());
   ASSERT_TRUE(few.Allocate(1).ok());
   EXPECT_EQ(Text(few.Allocate(1).status()), "session has 1 arenas: arenas_per_session_max is 1");
   EXPECT_EQ(few.Allocate(1).status().code(), absl::StatusCode::kResourceExhausted);

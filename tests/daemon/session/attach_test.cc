@@ -321,15 +321,15 @@ TEST(AttachSocketTest, StaleSocketIsReplacedAndOtherFilesAreNot) {
   TempDirectory directory;
   config.runtime_directory = directory.path();
   config.state_directory = directory.path();
-  FakeBackend backend;
+  const Backends backends = Backends::HostOnly(std::make_unique<FakeBackend>());
   auto node = NodeSegment::Create().value();
   auto registry = CommunicatorRegistry::Open(config).value();
-  auto policy = PolicyStore::Open(config.state_directory, v1::Policy(), backend).value();
-  Engine engine(config, &backend, policy.get(), nullptr, node.get());
+  auto policy = PolicyStore::Open(config.state_directory, v1::Policy(), *backends.host).value();
+  Engine engine(config, backends.host.get(), policy.get(), nullptr, node.get());
   const std::string path = directory / "attach.sock";
   std::ofstream(path) << "not a socket";
   const auto refused =
-      SessionServer::Open(config, registry.get(), &engine, nullptr, &backend, node.get());
+      SessionServer::Open(config, registry.get(), &engine, nullptr, &backends, node.get());
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("exists and is not a socket"));
   unlink(path.c_str());
   const int stale = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
@@ -338,15 +338,16 @@ TEST(AttachSocketTest, StaleSocketIsReplacedAndOtherFilesAreNot) {
   std::strncpy(address.sun_path, path.c_str(), sizeof(address.sun_path) - 1);
   ASSERT_EQ(bind(stale, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
   close(stale);
-  auto server = SessionServer::Open(config, registry.get(), &engine, nullptr, &backend, node.get());
+  auto server =
+      SessionServer::Open(config, registry.get(), &engine, nullptr, &backends, node.get());
   ASSERT_TRUE(server.ok()) << server.status();
-  (*server)->Start();
+  EXPECT_TRUE((*server)->Start().ok());
   RawClient client(path);
   EXPECT_EQ(client.Hello(), "");
   (*server)->Stop();
   EXPECT_NE(access(path.c_str(), F_OK), 0);
   config.attach_group = "no-such-group-here";
-  EXPECT_THAT(std::string(SessionServer::Open(config, registry.get(), &engine, nullptr, &backend,
+  EXPECT_THAT(std::string(SessionServer::Open(config, registry.get(), &engine, nullptr, &backends,
                                               node.get())
                               .status()
                               .message()),
