@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Vector pieces of the host all-reduce, compiled once per instruction set (Highway's
-// foreach_target): sums in rank order, and stores that bypass the caches.
+// foreach_target): sums in rank order.
 //
-// A result is made once, in a small buffer that stays in the L1 cache, and then copied to every
-// rank's output: each stream is read and written in runs, whatever the world size, and in place
-// needs no care.
+// A result is made once, in a small buffer that stays in the L1 cache, and then handed to a sink
+// (all_reduce_store-inl.h), which copies it to every rank's output or makes rows of it: each stream
+// is read and written in runs, whatever the world size, and in place needs no care.
 //
 // Thread safety: pure functions.
 
@@ -21,8 +21,8 @@
 #include <cstdint>
 #include <cstring>
 
-#include "hwy/cache_control.h"
 #include "hwy/highway.h"
+#include "kernels/all_reduce_store-inl.h"
 #include "kernels/all_reduce_vector-inl.h"
 #include "kernels/types.h"
 
@@ -125,89 +125,39 @@ HWY_INLINE bool SumFinite(const StorageOf<kDtype>* const* HWY_RESTRICT inputs, u
   return hn::AllTrue(df, hn::IsFinite(probe));
 }
 
-// How the results of a tile are written: bit r of stream_mask is set if rank r's output bypasses
-// the caches; with prefetch, what is read next is fetched while results are written, so that both
-// overlap.
-struct StoreMode {
-  uint32_t stream_mask = 0;
-  bool prefetch = false;
-};
-
-// Results are made and written in runs of this many bytes: long enough for few switches between
-// many streams, short enough for reads and writes to overlap (kernels/README.md has the
-// measurement).
-constexpr size_t kRunBytes = 256;
-constexpr size_t kLineBytes = 64;
-
-// kRunBytes from an aligned buffer to an output; `next` is an input of the same rank.
-HWY_INLINE void StoreRun(std::byte* HWY_RESTRICT to, const std::byte* HWY_RESTRICT from,
-                         bool stream, bool prefetch, const std::byte* HWY_RESTRICT next) {
-  const hn::ScalableTag<uint8_t> d;
-  const size_t lanes = hn::Lanes(d);
-  if (prefetch) {
-    for (size_t at = 0; at < kRunBytes; at += kLineBytes) hwy::Prefetch(next + at);
-  }
-  const auto* source = reinterpret_cast<const uint8_t*>(from);
-  auto* target = reinterpret_cast<uint8_t*>(to);
-  if (stream) {
-    for (size_t at = 0; at < kRunBytes; at += lanes) {
-      hn::Stream(hn::LoadU(d, source + at), d, target + at);
-    }
-  } else {
-    for (size_t at = 0; at < kRunBytes; at += lanes) {
-      hn::StoreU(hn::LoadU(d, source + at), d, target + at);
-    }
-  }
-}
-
-// outputs[r][0..count) = R(sum in rank order), for one tile. Returns how many elements are NaN or
-// Inf.
-template <Dtype kDtype, uint32_t kWorldSize, bool kAvg>
-HWY_NOINLINE uint64_t SumTile(const StorageOf<kDtype>* const* HWY_RESTRICT inputs,
-                              StorageOf<kDtype>* const* HWY_RESTRICT outputs, uint32_t world_size,
-                              size_t count, StoreMode mode) {
+// Elements [first, first + count) of R(sum in rank order) into the sink. Returns how many are NaN
+// or Inf. inputs[r] is rank r's whole tensor.
+template <Dtype kDtype, uint32_t kWorldSize, bool kAvg, typename Sink>
+HWY_NOINLINE uint64_t SumBlock(const StorageOf<kDtype>* const* HWY_RESTRICT inputs,
+                               uint32_t world_size, uint64_t first, size_t count, Sink& sink) {
   using T = StorageOf<kDtype>;
   constexpr size_t kRun = kRunBytes / sizeof(T);
   const uint32_t n = kWorldSize != 0 ? kWorldSize : world_size;
-  alignas(kLineBytes) T result[kRun];
   uint64_t nonfinite = 0;
-  size_t i = 0;
-  for (; i + kRun <= count; i += kRun) {
+  const uint64_t last = first + count;
+  uint64_t i = first;
+  for (; i + kRun <= last; i += kRun) {
+    T* const result = sink.Place();
     if (!SumFinite<kDtype, kWorldSize, kAvg>(inputs, n, i, kRun, result)) {
       SumAny<kDtype, kWorldSize, kAvg>(inputs, n, i, kRun, result);
       nonfinite += CountNonFinite<kDtype>(result, kRun);
     }
-    const bool prefetch = mode.prefetch && i + 2 * kRun <= count;
-    for (uint32_t r = 0; r < n; ++r) {
-      StoreRun(reinterpret_cast<std::byte*>(outputs[r] + i),
-               reinterpret_cast<const std::byte*>(result), (mode.stream_mask >> r & 1) != 0,
-               prefetch, reinterpret_cast<const std::byte*>(inputs[r] + i + kRun));
-    }
+    sink.TakeRun(i, i + 2 * kRun <= last);
   }
-  if (i == count) return nonfinite;
+  if (i == last) return nonfinite;
   // The rest through padded copies: nothing past an input is read.
-  const size_t rest = count - i;
+  const size_t rest = last - i;
   alignas(kLineBytes) T padded[kWorldSizeMax][kRun] = {};
   const T* rows[kWorldSizeMax] = {};
   for (uint32_t r = 0; r < n; ++r) {
     std::memcpy(padded[r], inputs[r] + i, rest * sizeof(T));
     rows[r] = padded[r];
   }
+  T* const result = sink.Place();
   SumAny<kDtype, kWorldSize, kAvg>(rows, n, 0, kRun, result);
-  for (uint32_t r = 0; r < n; ++r) std::memcpy(outputs[r] + i, result, rest * sizeof(T));
-  return nonfinite + CountNonFinite<kDtype>(result, rest);
-}
-
-// Copies a result of any size to an output.
-HWY_NOINLINE void StoreBlock(std::byte* HWY_RESTRICT to, const std::byte* HWY_RESTRICT from,
-                             size_t bytes, bool stream) {
-  size_t at = 0;
-  if (stream) {
-    for (; at + kRunBytes <= bytes; at += kRunBytes) {
-      StoreRun(to + at, from + at, true, false, nullptr);
-    }
-  }
-  std::memcpy(to + at, from + at, bytes - at);
+  nonfinite += CountNonFinite<kDtype>(result, rest);
+  sink.Take(i, rest);
+  return nonfinite;
 }
 
 // fp32 scratch of a tile: room for kTileElements, aligned, so that the functions below work on

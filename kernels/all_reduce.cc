@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
 
 #include "kernels/backend.h"
 #include "kernels/codec_kernels.h"
@@ -16,100 +17,72 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/all_reduce.cc"  // NOLINT: this file, once per instruction set
-#include "hwy/cache_control.h"
-#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/foreach_target.h"                     // IWYU pragma: keep
 #include "hwy/highway.h"
 #include "kernels/all_reduce-inl.h"
+#include "kernels/all_reduce_store-inl.h"
+#include "kernels/rms_norm_rows-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace qrd {
 namespace HWY_NAMESPACE {
 
-// The elements of one tile.
+// Elements of one tile, or the part of them that a range has.
 struct Block {
   uint64_t first;
   size_t count;
 };
 
-// Calls fn(Block) for every tile of the range.
+// Calls fn(Block) for the tiles that the elements [first, last) touch, in ascending order.
 template <typename Fn>
-HWY_INLINE void ForEachTile(uint64_t count, TileRange range, const Fn& fn) {
-  for (uint64_t tile = range.first; tile < range.last; ++tile) {
-    const uint64_t first = tile * kTileElements;
-    fn(Block{.first = first, .count = static_cast<size_t>(std::min(kTileElements, count - first))});
+HWY_INLINE void ForEachBlock(Elements range, const Fn& fn) {
+  for (uint64_t first = range.first; first < range.last;) {
+    const uint64_t in_tile = kTileElements - first % kTileElements;
+    const auto count = static_cast<size_t>(std::min(in_tile, range.last - first));
+    fn(Block{.first = first, .count = count});
+    first += count;
   }
 }
 
-// Results of large operations go past the caches, except in place (the lines are there already) and
-// where an output does not start at a cache line (tiles are whole lines, so all its tiles are
-// alike).
-StoreMode StoreModeOf(const LaunchParams& params) {
-  const uint64_t bytes = params.count * DtypeBytes(params.dtype);
-  StoreMode mode;
-  if (bytes < kStreamTrafficBytesMin / (2 * params.world_size)) return mode;
-  mode.prefetch = true;
-  for (uint32_t r = 0; r < params.world_size; ++r) {
-    const bool aligned = reinterpret_cast<uintptr_t>(params.outputs[r]) % kLineBytes == 0;
-    if (aligned && params.outputs[r] != params.inputs[r]) mode.stream_mask |= 1u << r;
-  }
-  return mode;
-}
-
-// Orders streaming stores before whatever the caller publishes next.
-void Finish(const StoreMode& mode) {
-  if (mode.stream_mask != 0) hwy::FlushStream();
-}
-
-// World size 1: the output is the input, bit for bit.
-template <Dtype kDtype>
-uint64_t CopyTiles(const LaunchParams& params, TileRange range) {
-  using T = StorageOf<kDtype>;
-  const StoreMode mode = StoreModeOf(params);
+// World size 1: the result is the input, bit for bit.
+template <Dtype kDtype, typename Sink>
+uint64_t Copy(const LaunchParams& params, Elements range, Sink& sink) {
+  const auto* input = static_cast<const StorageOf<kDtype>*>(params.inputs[0]);
   uint64_t nonfinite = 0;
-  ForEachTile(params.count, range, [&](const Block& block) {
-    const T* x = static_cast<const T*>(params.inputs[0]) + block.first;
-    T* y = static_cast<T*>(params.outputs[0]) + block.first;
-    nonfinite += CountNonFinite<kDtype>(x, block.count);
-    if (x != y) {
-      StoreBlock(reinterpret_cast<std::byte*>(y), reinterpret_cast<const std::byte*>(x),
-                 block.count * sizeof(T), mode.stream_mask != 0);
-    }
+  ForEachBlock(range, [&](const Block& block) HWY_ATTR {
+    nonfinite += CountNonFinite<kDtype>(input + block.first, block.count);
+    sink.TakeFrom(block.first, block.count, input + block.first);
   });
-  Finish(mode);
   return nonfinite;
 }
 
 // Codec none: one_shot and two_shot give the same bits.
-template <Dtype kDtype, uint32_t kWorldSize, bool kAvg>
-uint64_t SumTiles(const LaunchParams& params, TileRange range) {
+template <Dtype kDtype, uint32_t kWorldSize, bool kAvg, typename Sink>
+uint64_t Sum(const LaunchParams& params, Elements range, Sink& sink) {
   using T = StorageOf<kDtype>;
-  const StoreMode mode = StoreModeOf(params);
+  const T* inputs[kWorldSizeMax] = {};
+  for (uint32_t r = 0; r < params.world_size; ++r) {
+    inputs[r] = static_cast<const T*>(params.inputs[r]);
+  }
   uint64_t nonfinite = 0;
-  ForEachTile(params.count, range, [&](const Block& block) {
-    const T* inputs[kWorldSizeMax] = {};
-    T* outputs[kWorldSizeMax] = {};
-    for (uint32_t r = 0; r < params.world_size; ++r) {
-      inputs[r] = static_cast<const T*>(params.inputs[r]) + block.first;
-      outputs[r] = static_cast<T*>(params.outputs[r]) + block.first;
-    }
-    nonfinite +=
-        SumTile<kDtype, kWorldSize, kAvg>(inputs, outputs, params.world_size, block.count, mode);
+  ForEachBlock(range, [&](const Block& block) HWY_ATTR {
+    nonfinite += SumBlock<kDtype, kWorldSize, kAvg>(inputs, params.world_size, block.first,
+                                                    block.count, sink);
   });
-  Finish(mode);
   return nonfinite;
 }
 
-template <Dtype kDtype, bool kAvg>
-uint64_t SumTilesOfWorld(const LaunchParams& params, TileRange range) {
+template <Dtype kDtype, bool kAvg, typename Sink>
+uint64_t SumOfWorld(const LaunchParams& params, Elements range, Sink& sink) {
   switch (params.world_size) {
     case 2:
-      return SumTiles<kDtype, 2, kAvg>(params, range);
+      return Sum<kDtype, 2, kAvg>(params, range, sink);
     case 4:
-      return SumTiles<kDtype, 4, kAvg>(params, range);
+      return Sum<kDtype, 4, kAvg>(params, range, sink);
     case 8:
-      return SumTiles<kDtype, 8, kAvg>(params, range);
+      return Sum<kDtype, 8, kAvg>(params, range, sink);
     default:
-      return SumTiles<kDtype, 0, kAvg>(params, range);
+      return Sum<kDtype, 0, kAvg>(params, range, sink);
   }
 }
 
@@ -117,7 +90,6 @@ uint64_t SumTilesOfWorld(const LaunchParams& params, TileRange range) {
 struct Scratch {
   alignas(64) float acc[kTileElements];
   alignas(64) float part[kTileElements];
-  alignas(64) std::byte result[kTileElements * sizeof(float)];  // elements of the dtype
 };
 
 // Tile -> owner, for tiles that are asked for in ascending order.
@@ -153,60 +125,78 @@ void Accumulate(const LaunchParams& params, const Block& block, const CodecKerne
   }
 }
 
-template <Algorithm kAlgorithm, Codec kCodec, Dtype kDtype>
-uint64_t CodedTiles(const LaunchParams& params, TileRange range) {
-  using T = StorageOf<kDtype>;
-  const StoreMode mode = StoreModeOf(params);
-  const CodecKernels& codec = KernelsFor(kCodec);
+// Blocks may begin at any boundary of a codec group: groups do not depend on each other.
+template <Algorithm kAlgorithm, Dtype kDtype, typename Sink>
+uint64_t CodedSum(const LaunchParams& params, Elements range, Sink& sink) {
+  const CodecKernels& codec = KernelsFor(params.codec);
   Scratch s;
   OwnerCursor owners(params.count, params.world_size);
   uint64_t nonfinite = 0;
-  ForEachTile(params.count, range, [&](const Block& block) {
+  ForEachBlock(range, [&](const Block& block) HWY_ATTR {
     if constexpr (kAlgorithm == Algorithm::kTwoShot) {
       Accumulate<kDtype>(params, block, codec, owners.Owner(block.first / kTileElements), s);
       codec.round_trip_tile(kDtype, s.acc, static_cast<uint32_t>(block.count), s.acc);
     } else {
       Accumulate<kDtype>(params, block, codec, kWorldSizeMax, s);
     }
-    nonfinite += RoundBlock<kDtype>(s.acc, block.count, reinterpret_cast<T*>(s.result));
-    for (uint32_t r = 0; r < params.world_size; ++r) {
-      StoreBlock(reinterpret_cast<std::byte*>(static_cast<T*>(params.outputs[r]) + block.first),
-                 s.result, block.count * sizeof(T), (mode.stream_mask >> r & 1) != 0);
-    }
+    nonfinite += RoundBlock<kDtype>(s.acc, block.count, sink.Place());
+    sink.Take(block.first, block.count);
   });
-  Finish(mode);
   return nonfinite;
 }
 
-template <Algorithm kAlgorithm, Codec kCodec, Dtype kDtype>
-uint64_t RunInstance(const LaunchParams& params, TileRange range) {
-  if (params.world_size == 1) return CopyTiles<kDtype>(params, range);
-  if constexpr (kCodec == Codec::kNone) {
-    return params.op == ReduceOp::kAvg ? SumTilesOfWorld<kDtype, true>(params, range)
-                                       : SumTilesOfWorld<kDtype, false>(params, range);
+template <Algorithm kAlgorithm, Codec kCodec, Dtype kDtype, typename Sink>
+uint64_t RunInto(const LaunchParams& params, Elements range, Sink& sink) {
+  uint64_t nonfinite = 0;
+  if (params.world_size == 1) {
+    nonfinite = Copy<kDtype>(params, range, sink);
+  } else if constexpr (kCodec == Codec::kNone) {
+    nonfinite = params.op == ReduceOp::kAvg ? SumOfWorld<kDtype, true>(params, range, sink)
+                                            : SumOfWorld<kDtype, false>(params, range, sink);
   } else {
-    return CodedTiles<kAlgorithm, kCodec, kDtype>(params, range);
+    nonfinite = CodedSum<kAlgorithm, kDtype>(params, range, sink);
+  }
+  sink.Finish();
+  return nonfinite;
+}
+
+template <Algorithm kAlgorithm, Codec kCodec, Dtype kDtype, Epilogue kEpilogue>
+uint64_t RunInstance(const LaunchParams& params, Elements range) {
+  if constexpr (kEpilogue == Epilogue::kRmsNorm) {
+    RmsNormRows<kDtype> sink(params, range.first);
+    return RunInto<kAlgorithm, kCodec, kDtype>(params, range, sink);
+  } else {
+    StoreOutputs<kDtype> sink(params);
+    return RunInto<kAlgorithm, kCodec, kDtype>(params, range, sink);
   }
 }
 
-using RunFn = uint64_t (*)(const LaunchParams&, TileRange);
+using RunFn = uint64_t (*)(const LaunchParams&, Elements);
 constexpr size_t kDtypes = 4, kAlgorithms = 3;  // their numbers start at 1
-constexpr size_t TableIndex(Algorithm algorithm, Codec codec, Dtype dtype) {
-  return (static_cast<size_t>(algorithm) * kCodecCount + static_cast<size_t>(codec)) * kDtypes +
-         static_cast<size_t>(dtype);
+constexpr size_t kEpilogues = 2;
+constexpr size_t TableIndex(Algorithm algorithm, Codec codec, Dtype dtype, Epilogue epilogue) {
+  return ((static_cast<size_t>(algorithm) * kCodecCount + static_cast<size_t>(codec)) * kDtypes +
+          static_cast<size_t>(dtype)) *
+             kEpilogues +
+         static_cast<size_t>(epilogue);
 }
 
-uint64_t RunTiles(const LaunchParams& params, TileRange range) {
+uint64_t RunElements(const LaunchParams& params, Elements range) {
   static constexpr auto kTable = [] {
-    std::array<RunFn, kAlgorithms * kCodecCount * kDtypes> table{};
-#define QRD_INSTANCE(algorithm, codec, dtype, world_size_min, world_size_max) \
-  table[TableIndex(Algorithm::algorithm, Codec::codec, Dtype::dtype)] =       \
-      &RunInstance<Algorithm::algorithm, Codec::codec, Dtype::dtype>;
+    std::array<RunFn, kAlgorithms * kCodecCount * kDtypes * kEpilogues> table{};
+#define QRD_INSTANCE_WITH(algorithm, codec, dtype, epilogue)                      \
+  table[TableIndex(Algorithm::algorithm, Codec::codec, Dtype::dtype, epilogue)] = \
+      &RunInstance<Algorithm::algorithm, Codec::codec, Dtype::dtype, epilogue>;
+#define QRD_INSTANCE(algorithm, codec, dtype, world_size_min, world_size_max, epilogue) \
+  QRD_INSTANCE_WITH(algorithm, codec, dtype, Epilogue::kNone)                           \
+  QRD_INSTANCE_WITH(algorithm, codec, dtype, Epilogue::epilogue)
 #include "kernels/instances.def"
 #undef QRD_INSTANCE
+#undef QRD_INSTANCE_WITH
     return table;
   }();
-  return kTable[TableIndex(params.algorithm, params.codec, params.dtype)](params, range);
+  return kTable[TableIndex(params.algorithm, params.codec, params.dtype, params.epilogue)](params,
+                                                                                           range);
 }
 
 // NOLINTNEXTLINE(google-readability-namespace-comments)
@@ -217,20 +207,44 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace qrd {
 
-HWY_EXPORT(RunTiles);
+HWY_EXPORT(RunElements);
 
-bool HasAllReduce(Algorithm algorithm, Codec codec, Dtype dtype, uint32_t world_size) {
+bool HasAllReduce(Algorithm algorithm, Codec codec, Dtype dtype, uint32_t world_size,
+                  Epilogue epilogue) {
   return std::ranges::any_of(AllInstances(), [&](const KernelInstance& instance) {
     return instance.algorithm == algorithm && instance.codec == codec && instance.dtype == dtype &&
-           instance.world_size_min <= world_size && world_size <= instance.world_size_max;
+           instance.world_size_min <= world_size && world_size <= instance.world_size_max &&
+           (epilogue == Epilogue::kNone || epilogue == instance.epilogue);
   });
 }
 
-uint64_t AllReduceTiles(const LaunchParams& params, TileRange range) {
+uint64_t AllReduceUnitElements(const LaunchParams& params) {
+  if (params.epilogue == Epilogue::kNone) return kTileElements;
+  const uint64_t hidden = params.rms_norm.hidden;
+  // The fewest rows that end where a codec group ends, then as many of these as make a tile.
+  const uint64_t group =
+      params.world_size == 1 ? 1 : ShapeOf(params.codec, params.dtype).group_elements;
+  const uint64_t step = hidden / std::gcd(hidden, group) * group;
+  return (kTileElements + step - 1) / step * step;
+}
+
+uint64_t AllReduceUnits(const LaunchParams& params) {
+  const uint64_t unit = AllReduceUnitElements(params);
+  return params.count / unit + (params.count % unit != 0);
+}
+
+uint64_t AllReduceRange(const LaunchParams& params, TileRange range) {
   // Going on without a kernel would leave outputs unwritten: Validate must have been called.
-  if (!HasAllReduce(params.algorithm, params.codec, params.dtype, params.world_size)) std::abort();
+  if (!HasAllReduce(params.algorithm, params.codec, params.dtype, params.world_size,
+                    params.epilogue)) {
+    std::abort();
+  }
+  if (range.first >= range.last) return 0;
   const ScopedFloatEnvironment float_environment;
-  return HWY_DYNAMIC_DISPATCH(RunTiles)(params, range);
+  const uint64_t unit = AllReduceUnitElements(params);
+  // Compared as units: the end of the last one may lie past what 64 bits hold.
+  const uint64_t last = range.last > params.count / unit ? params.count : range.last * unit;
+  return HWY_DYNAMIC_DISPATCH(RunElements)(params, {range.first * unit, last});
 }
 
 }  // namespace qrd

@@ -4,12 +4,12 @@
 // and every line of instances.def.
 //
 // A backend works in one of two styles:
-//   divisible  (host) Run() executes a range of tiles on the calling thread; the engine cuts an
+//   divisible  (host) Run() executes a range of units on the calling thread; the engine cuts an
 //              operation into ranges, so that groups share the machine fairly;
 //   enqueued   (gpu)  a DeviceGroup puts whole operations on the devices and returns at once;
 //   Poll() tells how far they are.
 //
-// Thread safety: all functions may be called from any thread. Run() on disjoint tile ranges of one
+// Thread safety: all functions may be called from any thread. Run() on disjoint ranges of one
 // operation may run at the same time. A DeviceGroup: one thread at a time, but Abort() from any.
 #pragma once
 
@@ -37,6 +37,7 @@ struct KernelInstance {
   Dtype dtype;
   uint32_t world_size_min;
   uint32_t world_size_max;
+  Epilogue epilogue = Epilogue::kNone;  // what it offers besides none
 };
 std::span<const KernelInstance> AllInstances();
 
@@ -147,9 +148,15 @@ class Backend {
   // Enqueued backends: UNIMPLEMENTED, see AllocateDeviceArena.
   virtual absl::StatusOr<std::unique_ptr<Arena>> AllocateArena(uint64_t bytes) = 0;
 
-  // Runs tiles [range.first, range.last) of a validated operation: reads the inputs of all ranks
-  // there and writes the outputs of all ranks there. Returns how many elements of the result (one
-  // rank's) are NaN or Inf. Blocking; bounded by the range.
+  // How many units a validated operation is cut into, at most TileCount(params.count) and 0 only
+  // without elements. Units are of equal size, but for the last: tiles, or with an epilogue whole
+  // rows, which may be larger than a tile. Divisible backends only.
+  virtual uint64_t UnitCount(const LaunchParams& params) const { return TileCount(params.count); }
+
+  // Runs units [range.first, range.last) of a validated operation: reads the inputs of all ranks
+  // there and writes the outputs of all ranks there. Returns how many elements of the reduced
+  // tensor (one rank's; with an epilogue before the residual) are NaN or Inf. Blocking; bounded by
+  // the range.
   // Divisible backends only.
   virtual uint64_t Run(const LaunchParams& params, TileRange range) = 0;
 

@@ -18,6 +18,7 @@
 #include "kernels/codec.h"
 #include "kernels/host_memory.h"
 #include "kernels/types.h"
+#include "kernels/validate_epilogue.h"
 
 namespace qrd {
 namespace {
@@ -61,9 +62,9 @@ absl::Status Unknown(const char* name, Field KernelInstance::*field, Field value
 }
 
 absl::Status ValidateInstance(const LaunchParams& p) {
-  if (p.epilogue != Epilogue::kNone) {
+  if (p.epilogue != Epilogue::kNone && p.epilogue != Epilogue::kRmsNorm) {
     return absl::UnimplementedError(absl::StrCat("epilogue = ", static_cast<uint32_t>(p.epilogue),
-                                                 ": the host backend has none (0)"));
+                                                 ": the host backend has none, rms_norm"));
   }
   if (!Exists(&KernelInstance::codec, p.codec)) {
     return Unknown("codec", &KernelInstance::codec, p.codec);
@@ -82,10 +83,11 @@ absl::Status ValidateInstance(const LaunchParams& p) {
     return absl::InvalidArgumentError(
         absl::StrCat("world_size = ", p.world_size, ": want 1 to ", kWorldSizeMax));
   }
-  if (!HasAllReduce(p.algorithm, p.codec, p.dtype, p.world_size)) {
+  if (!HasAllReduce(p.algorithm, p.codec, p.dtype, p.world_size, p.epilogue)) {
     return absl::UnimplementedError(absl::StrCat(
         "codec = ", Text(p.codec), ", algorithm = ", Text(p.algorithm), ", dtype = ", Text(p.dtype),
-        ", world_size = ", p.world_size, ": not in the host backend's list of instances"));
+        ", world_size = ", p.world_size, ", epilogue = ", Text(p.epilogue),
+        ": not in the host backend's list of instances"));
   }
   const uint64_t count_max = TensorBytesMax() / DtypeBytes(p.dtype);
   if (p.count > count_max) {
@@ -148,6 +150,11 @@ class HostBackend final : public Backend {
   std::span<const KernelInstance> instances() const override { return AllInstances(); }
 
   absl::Status Validate(const LaunchParams& params) const override {
+    if (params.epilogue == Epilogue::kRmsNorm) {
+      // First: that fp32 has no RMSNorm is a rule, not a gap in the list of instances.
+      if (absl::Status status = ValidateRmsNorm(params); !status.ok()) return status;
+      return ValidateInstance(params);
+    }
     if (absl::Status status = ValidateInstance(params); !status.ok()) return status;
     if (params.count == 0) return absl::OkStatus();
     for (uint32_t r = 0; r < params.world_size; ++r) {
@@ -173,8 +180,9 @@ class HostBackend final : public Backend {
     return AllocateSealedArena(bytes);
   }
 
+  uint64_t UnitCount(const LaunchParams& params) const override { return AllReduceUnits(params); }
   uint64_t Run(const LaunchParams& params, TileRange range) override {
-    return AllReduceTiles(params, range);
+    return AllReduceRange(params, range);
   }
 };
 

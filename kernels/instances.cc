@@ -9,8 +9,9 @@ namespace qrd {
 namespace {
 
 constexpr KernelInstance kInstances[] = {
-#define QRD_INSTANCE(algorithm, codec, dtype, world_size_min, world_size_max) \
-  {Codec::codec, Algorithm::algorithm, Dtype::dtype, world_size_min, world_size_max},
+#define QRD_INSTANCE(algorithm, codec, dtype, world_size_min, world_size_max, epilogue) \
+  {Codec::codec,   Algorithm::algorithm, Dtype::dtype,                                  \
+   world_size_min, world_size_max,       Epilogue::epilogue},
 #include "kernels/instances.def"
 #undef QRD_INSTANCE
 };
@@ -39,6 +40,15 @@ constexpr bool LinesAreUnique() {
   return true;
 }
 static_assert(LinesAreUnique());
+
+// RMSNorm is one of 16-bit tensors.
+constexpr bool EpiloguesFitDtypes() {
+  for (const KernelInstance& instance : kInstances) {
+    if (instance.epilogue != Epilogue::kNone && instance.dtype == Dtype::kFp32) return false;
+  }
+  return true;
+}
+static_assert(EpiloguesFitDtypes());
 
 }  // namespace
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/epilogue.h"
@@ -94,14 +95,14 @@ absl::Status ValidateOptions(const LaunchParams& p) {
 
 // A tensor of one rank, as the operation wants it.
 struct Tensor {
-  const char* name = nullptr;
+  std::string_view name;
   uint32_t rank = 0;
   uint64_t address = 0;  // 0: not given
   uint64_t bytes = 0;
   uint64_t alignment = 1;
   enum class Need : uint8_t { kRequired, kOptional, kForbidden } need = Need::kRequired;
   bool written = false;
-  uint64_t may_equal = 0;  // an operand of the same rank whose memory it may take; 0: none
+  std::string_view may_take = {};  // the operand of the same rank whose memory it may have
 };
 using TensorsOfRank = std::array<Tensor, kTensorsOfRank>;
 
@@ -114,23 +115,22 @@ TensorsOfRank TensorsOf(const LaunchParams& p, uint32_t r) {
   const uint64_t bytes = p.count * DtypeBytes(p.dtype);
   const uint64_t groups =
       n.scale_group == 0 ? 1 : (n.hidden + uint64_t{n.scale_group} - 1) / n.scale_group;
-  const uint64_t input = Address(p.inputs[r]), residual = Address(n.residual[r]);
   const Need with_quant = quant ? Need::kRequired : Need::kForbidden;
   constexpr bool kRead = false, kWritten = true;
   return {{
-      {"input", r, input, bytes, kAlignment16Bit, Need::kRequired, kRead},
-      {"residual", r, residual, bytes, kAlignment16Bit, Need::kOptional, kRead},
+      {"input", r, Address(p.inputs[r]), bytes, kAlignment16Bit, Need::kRequired, kRead},
+      {"residual", r, Address(n.residual[r]), bytes, kAlignment16Bit, Need::kOptional, kRead},
       {"weight", r, Address(n.weight[r]), n.hidden * DtypeBytes(n.weight_dtype), kAlignment16Bit,
        Need::kRequired, kRead},
       {"residual_out", r, Address(n.residual_out[r]), bytes, kAlignment16Bit, Need::kRequired,
-       kWritten, residual},
+       kWritten, "residual"},
       {"out", r, Address(n.out[r]), bytes, kAlignment16Bit,
-       quant ? Need::kForbidden : Need::kRequired, kWritten, input},
+       quant ? Need::kForbidden : Need::kRequired, kWritten, "input"},
       {"out8", r, Address(n.out8[r]), p.count, kAlignmentOut8, with_quant, kWritten},
       {"scales", r, Address(n.scales[r]), n.tokens * groups * sizeof(float), kAlignmentScales,
        with_quant, kWritten},
       {"mirror", r, Address(n.mirror[r]), bytes, kAlignment16Bit,
-       quant ? Need::kOptional : Need::kForbidden, kWritten, input},
+       quant ? Need::kOptional : Need::kForbidden, kWritten, "input"},
   }};
 }
 
@@ -138,18 +138,19 @@ absl::Status ValidateTensor(const Tensor& t, const LaunchParams& p) {
   const Quant quant = p.rms_norm.quant;
   if (t.address == 0) {
     if (t.need != Tensor::Need::kRequired) return absl::OkStatus();
-    return Invalid(t.name, "[", t.rank, "] = null: want ", t.bytes, " bytes");
+    return Invalid(std::string(t.name), "[", t.rank, "] = null: want ", t.bytes, " bytes");
   }
   if (t.need == Tensor::Need::kForbidden) {
-    return Invalid(t.name, "[", t.rank, "] is given: want null with quant = ", Text(quant),
+    return Invalid(std::string(t.name), "[", t.rank,
+                   "] is given: want null with quant = ", Text(quant),
                    quant != Quant::kNone ? " (the 16-bit copy is mirror)" : "");
   }
   if (t.address % t.alignment != 0) {
-    return Invalid(t.name, "[", t.rank, "] is misaligned: address % ", t.alignment, " = ",
-                   t.address % t.alignment, ", want 0");
+    return Invalid(std::string(t.name), "[", t.rank, "] is misaligned: address % ", t.alignment,
+                   " = ", t.address % t.alignment, ", want 0");
   }
   if (t.address > std::numeric_limits<uint64_t>::max() - t.bytes) {
-    return Invalid(t.name, "[", t.rank, "]: ", t.bytes,
+    return Invalid(std::string(t.name), "[", t.rank, "]: ", t.bytes,
                    " bytes reach past the end of the address space");
   }
   return absl::OkStatus();
@@ -169,17 +170,16 @@ absl::Status ValidateOnAllRanks(const char* name, const void* const* tensors, ui
 // The same start and the same bytes, where the contract allows it.
 bool MayBeSame(const Tensor& output, const Tensor& other) {
   return output.rank == other.rank && output.address == other.address &&
-         output.may_equal == other.address && !other.written;
+         output.may_take == other.name;
 }
 
 absl::Status OverlapError(const Tensor& output, const Tensor& other) {
-  const char* allowed = "";
-  const std::string name(output.name);
-  if (name == "residual_out") allowed = "equal to residual of its rank or ";
-  if (name == "out" || name == "mirror") allowed = "equal to input of its rank or ";
-  return Invalid(output.name, "[", output.rank, "] (", output.bytes, " bytes) overlaps ",
-                 other.name, "[", other.rank, "] (", other.bytes, " bytes): want it ", allowed,
-                 "disjoint from every other tensor");
+  const std::string allowed = output.may_take.empty()
+                                  ? ""
+                                  : "equal to " + std::string(output.may_take) + " of its rank or ";
+  return Invalid(std::string(output.name), "[", output.rank, "] (", output.bytes,
+                 " bytes) overlaps ", std::string(other.name), "[", other.rank, "] (", other.bytes,
+                 " bytes): want it ", allowed, "disjoint from every other tensor");
 }
 
 absl::Status ValidateOverlap(const std::array<TensorsOfRank, kWorldSizeMax>& tensors,

@@ -18,6 +18,9 @@ inline v1::Codec ToProto(Codec codec) {
 inline v1::Algorithm ToProto(Algorithm algorithm) {
   return static_cast<v1::Algorithm>(static_cast<int>(algorithm));
 }
+inline v1::Epilogue ToProto(Epilogue epilogue) {
+  return static_cast<v1::Epilogue>(static_cast<int>(epilogue) + 1);
+}
 inline v1::Dtype ToProto(Dtype dtype) { return static_cast<v1::Dtype>(static_cast<int>(dtype)); }
 
 // nullopt for UNSPECIFIED, AUTO and numbers that this version does not know.

@@ -18,6 +18,7 @@ namespace {
 struct CodecLines {
   std::set<Dtype> dtypes;
   std::set<Algorithm> algorithms;
+  std::set<Epilogue> epilogues;
   uint32_t world_size_min = kWorldSizeMax, world_size_max = 0;
 };
 
@@ -27,6 +28,7 @@ void AddInstances(const Backend& backend, v1::BackendCapability* out) {
     CodecLines& lines = by_codec[instance.codec];
     lines.dtypes.insert(instance.dtype);
     lines.algorithms.insert(instance.algorithm);
+    if (instance.epilogue != Epilogue::kNone) lines.epilogues.insert(instance.epilogue);
     lines.world_size_min = std::min(lines.world_size_min, instance.world_size_min);
     lines.world_size_max = std::max(lines.world_size_max, instance.world_size_max);
   }
@@ -41,6 +43,7 @@ void AddInstances(const Backend& backend, v1::BackendCapability* out) {
     for (const Algorithm algorithm : lines.algorithms) {
       instance->add_algorithms(ToProto(algorithm));
     }
+    for (const Epilogue epilogue : lines.epilogues) instance->add_epilogues(ToProto(epilogue));
     instance->set_world_size_min(lines.world_size_min);
     instance->set_world_size_max(lines.world_size_max);
   }

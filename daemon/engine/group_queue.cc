@@ -136,7 +136,7 @@ absl::Status GroupQueue::MakePlan(Operation* operation) {
   facts.epilogue = static_cast<Epilogue>(first.epilogue);
   if (spec_.device_group != nullptr) {
     facts.link = spec_.device_group->link();
-    facts.library_available = spec_.device_group->library_available();
+    facts.library_available = first.epilogue == 0 && spec_.device_group->library_available();
   }
   operation->plan = context_->policy->current()->Evaluate(facts, *spec_.backend);
   operation->planned = true;
@@ -157,10 +157,11 @@ absl::Status GroupQueue::MakePlan(Operation* operation) {
       AddRank(*operation->posts[rank].descriptor.rms_norm, rank, &params.rms_norm);
     }
   }
-  operation->tiles = TileCount(params.count);
   operation->whole = spec_.device_group != nullptr;
-  if (operation->tiles == 0) return absl::OkStatus();
-  return spec_.backend->Validate(params);
+  if (params.count == 0) return absl::OkStatus();
+  if (absl::Status status = spec_.backend->Validate(params); !status.ok()) return status;
+  operation->tiles = operation->whole ? TileCount(params.count) : spec_.backend->UnitCount(params);
+  return absl::OkStatus();
 }
 
 void GroupQueue::Ready(Operation* operation, uint64_t now_ns) {

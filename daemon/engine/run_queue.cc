@@ -11,7 +11,15 @@ namespace {
 size_t TimingIndex(const LaunchParams& params) {
   const size_t algorithm = params.algorithm == Algorithm::kOneShot ? 0 : 1;
   const size_t dtype = static_cast<size_t>(params.dtype) - 1;
-  return (static_cast<size_t>(params.codec) * 2 + algorithm) * 3 + dtype;
+  const size_t epilogue = params.epilogue == Epilogue::kNone ? 0 : 1;
+  return ((static_cast<size_t>(params.codec) * 2 + algorithm) * 3 + dtype) * 2 + epilogue;
+}
+
+// Of units [first, last): tiles, or rows of an epilogue, of equal size but for the last.
+uint64_t ElementsOf(const Job& job, uint64_t first, uint64_t last) {
+  const uint64_t unit = (job.params.count + job.tiles - 1) / job.tiles;
+  const uint64_t elements = job.tiles == TileCount(job.params.count) ? kTileElements : unit;
+  return std::min(last * elements, job.params.count) - std::min(first * elements, job.params.count);
 }
 
 }  // namespace
@@ -104,8 +112,7 @@ bool RunQueue::Take(Chunk* chunk) {
   chunk->range = {first, last};
   chunk->start_ns = MonotonicNs();
   if (job->start_ns == 0) job->start_ns = chunk->start_ns;
-  const uint64_t elements =
-      std::min(last * kTileElements, job->params.count) - first * kTileElements;
+  const uint64_t elements = ElementsOf(*job, first, last);
   scheduler_.Charge(*picked, elements * DtypeBytes(job->params.dtype) * job->params.world_size +
                                  kChunkOverheadBytes);
   Update(*picked, flow);

@@ -29,7 +29,7 @@ struct Job {
   // Set before Push(), constant until PopFinished().
   LaunchParams params;
   uint64_t flow = 0;
-  uint64_t tiles = 0;  // at least 1
+  uint64_t tiles = 0;  // at least 1; with an epilogue the backend's units
   bool whole = false;  // one chunk: a device's operation
 
   // The run queue's while the job is in it, the caller's afterwards.
@@ -92,7 +92,7 @@ class RunQueue {
   void Update(uint64_t flow, const Flow& state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   static constexpr double kTileNsGuess = 1000;
-  static constexpr size_t kTimings = size_t{kCodecCount} * 2 * 3;
+  static constexpr size_t kTimings = size_t{kCodecCount} * 2 * 3 * 2;
 
   const uint32_t threads_;
   std::atomic<bool> has_chunks_{false}, has_finished_{false};

@@ -4,7 +4,8 @@
 //   two_shot  encode a tile of every other owner, push, meet; sum the own tile (the own input
 //   exact),
 //             encode, push to all, meet; decode a tile of every owner, store
-// A tile's input is read before its output is written, and only by its own rank: in place works.
+// A tile's input is read before its output is written, and only by its own rank: in place works,
+// also for the rows of an epilogue, which are written when all tiles that touch them are.
 //
 // Epilogue: what happens to a finished octet, in the dtype, in registers (kernels/gpu/epilogue.h).
 //
@@ -16,41 +17,20 @@
 #include "kernels/gpu/epilogue.h"
 #include "kernels/gpu/exchange.h"
 #include "kernels/gpu/kernel_args.h"
+#include "kernels/gpu/reduce_parts.h"
 #include "kernels/gpu/tile.h"
 #include "kernels/gpu/values.h"
 
 namespace qrd::gpu {
 
-// -0 is the neutral element of addition: the first rank's values come out as they are.
-QRD_DEVICE void ClearSums(Floats& sums) {
-#pragma unroll
-  for (uint32_t j = 0; j < kOctet; ++j) sums.v[j] = -0.0f;
-}
-QRD_DEVICE void AddTo(Floats& sums, const Floats& x) {
-#pragma unroll
-  for (uint32_t j = 0; j < kOctet; ++j) sums.v[j] = sums.v[j] + x.v[j];
-}
-QRD_DEVICE void FinishSums(const AllReduceArgs& args, Floats& sums) {
-  if (!args.average) return;
-  const auto divisor = static_cast<float>(args.world_size);
-#pragma unroll
-  for (uint32_t j = 0; j < kOctet; ++j) sums.v[j] = sums.v[j] / divisor;
-}
-
-// Tile `index` of rank `owner` in two_shot; empty if it has fewer.
-QRD_DEVICE TileSpan OwnedTile(const AllReduceArgs& args, uint32_t owner, uint64_t index) {
-  const uint64_t extra = owner < args.tiles_extra ? 1 : 0;
-  if (index >= args.tiles_each + extra) return {0, 0};
-  const uint64_t before = extra != 0 ? owner : args.tiles_extra;
-  return SpanOf(args.tiles_each * owner + before + index, args.count);
-}
-
 template <Codec kCodec, Dtype kDtype, typename Epilogue>
 class AllReduce {
  public:
-  explicit QRD_DEVICE AllReduce(const AllReduceArgs& args)
-      : args_(args),
-        exchange_(args),
+  template <typename Args>
+  explicit QRD_DEVICE AllReduce(const Args& args)
+      : args_(ReduceArgsOf(args)),
+        exchange_(args_),
+        epilogue_(args, exchange_.rank()),
         wave_(WaveIndex()),
         scratch_(BlockShared<CodecShared>().scratch[wave_]) {}
 
@@ -62,6 +42,7 @@ class AllReduce {
       const TileSpan span = tile < tiles ? SpanOf(tile, args_.count) : TileSpan{0, 0};
       if (span.elements != 0) Push(EncodeInput(span));
       PrefetchNext(TileOfStep(step + 1), tiles);
+      epilogue_.Prefetch(span);
       if (!exchange_.Meet()) return;
       exchange_.Acquire();
       if (span.elements != 0) {
@@ -73,6 +54,8 @@ class AllReduce {
         WaveBarrier();  // scratch is free
       }
       exchange_.NextRound();
+      epilogue_.template FinishTiles<kTile>(
+          1, [&](uint32_t) { return RunOfTurn(tile - wave_, tiles); });
     }
     exchange_.Finish(exchange_.rank() == 0 ? non_finite_ : 0);
   }
@@ -93,9 +76,11 @@ class AllReduce {
       }
       const TileSpan own = OwnedTile(args_, exchange_.rank(), index);
       PrefetchTile<kDtype>(Input(), own);
+      epilogue_.Prefetch(own);
       if (!exchange_.Meet()) return;
       exchange_.Acquire();
       ReduceOwned(own);
+      PrefetchOperands(index);
       PrefetchTile<kDtype>(Input(),
                            OwnedTile(args_, NextRank(exchange_.rank()), TileOfStep(step + 1)));
       if (!exchange_.Meet()) return;
@@ -113,18 +98,31 @@ class AllReduce {
         }
       }
       exchange_.NextRound();
+      epilogue_.template FinishTiles<kTile>(args_.world_size, [&](uint32_t owner) {
+        return OwnedRun(args_, owner, index - wave_, kWaves);
+      });
     }
     exchange_.Finish(non_finite_);
   }
 
  private:
   using Format = TileFormat<kCodec, kDtype>;
+  using Operand = typename Epilogue::Operand;
 
   QRD_DEVICE uint64_t TileOfStep(uint32_t step) const {
     return (uint64_t{step} * args_.blocks + exchange_.block()) * kWaves + wave_;
   }
   QRD_DEVICE void PrefetchNext(uint64_t tile, uint64_t tiles) const {
     if (tile < tiles) PrefetchTile<kDtype>(Input(), SpanOf(tile, args_.count));
+  }
+  // Of what the other owners will send.
+  QRD_DEVICE void PrefetchOperands(uint64_t index) const {
+    if constexpr (!Epilogue::kHasRows) return;
+#pragma unroll 1
+    for (uint32_t owner = NextRank(exchange_.rank()); owner != exchange_.rank();
+         owner = NextRank(owner)) {
+      epilogue_.Prefetch(OwnedTile(args_, owner, index));
+    }
   }
   QRD_DEVICE uint32_t NextRank(uint32_t rank) const {
     return rank + 1 == args_.world_size ? 0 : rank + 1;
@@ -133,7 +131,6 @@ class AllReduce {
     return args_.aligned && span.elements == kTile;
   }
   QRD_DEVICE const void* Input() const { return args_.inputs[exchange_.rank()]; }
-  QRD_DEVICE void* Output() const { return args_.outputs[exchange_.rank()]; }
 
   QRD_DEVICE uint32_t EncodeInput(const TileSpan& span) const {
     return IsWhole(span) ? EncodeTile<kCodec, kDtype, false, true>(Input(), span, scratch_)
@@ -153,13 +150,17 @@ class AllReduce {
 
   // What came out of the codec.
   template <bool kWhole>
-  QRD_DEVICE void StoreCoded(const TileSpan& span, uint32_t octet,
+  QRD_DEVICE void StoreCoded(const TileSpan& span, uint32_t octet, const Operand& operand,
                              const typename Format::Coded& coded, uint32_t* non_finite) const {
     Floats y = Format::Decode(coded, octet);
     if constexpr (!kWhole) ClearTail(span, octet, y);  // padding is not counted
-    Epilogue::template Store<kDtype, kWhole>(
-        Output(), span, octet,
+    epilogue_.template Store<kWhole>(
+        exchange_.rank(), span, octet, operand,
         RoundDecoded<kDtype>(y, Format::Octets::MayBeNan(coded.meta), non_finite));
+  }
+  template <bool kWhole>
+  QRD_DEVICE Operand LoadOperand(const TileSpan& span, uint32_t octet) const {
+    return epilogue_.template Load<kWhole>(exchange_.rank(), span, octet);
   }
 
   // Adds what `wire` holds for octets of one round.
@@ -195,13 +196,18 @@ class AllReduce {
             r == exchange_.rank() ? scratch_ : exchange_.Slot(exchange_.rank(), r, wave_), groups,
             round, sums);
       }
+      Operand operands[W::kStep];
+#pragma unroll
+      for (uint32_t i = 0; i < W::kStep; ++i) {
+        operands[i] = LoadOperand<kWhole>(span, W::OctetAt(round, i));
+      }
 #pragma unroll
       for (uint32_t i = 0; i < W::kStep; ++i) {
         const uint32_t octet = W::OctetAt(round, i);
         FinishSums(args_, sums[i]);
         if constexpr (!kWhole) ClearTail(span, octet, sums[i]);
-        Epilogue::template Store<kDtype, kWhole>(Output(), span, octet,
-                                                 RoundOctet<kDtype>(sums[i], &non_finite_));
+        epilogue_.template Store<kWhole>(exchange_.rank(), span, octet, operands[i],
+                                         RoundOctet<kDtype>(sums[i], &non_finite_));
       }
     }
   }
@@ -240,13 +246,14 @@ class AllReduce {
 #pragma unroll
       for (uint32_t i = 0; i < W::kStep; ++i) {
         const uint32_t octet = W::OctetAt(round, i);
+        const Operand operand = LoadOperand<kWhole>(span, octet);
         FinishSums(args_, sums[i]);
         if (!kWhole) ClearTail(span, octet, sums[i]);
         typename Format::Coded coded;
         coded.meta = Format::Octets::EncodeFloats(sums[i], &coded.planes);
         if (!has_octet) continue;
         Format::Store(scratch_, groups, octet, coded.planes, coded.meta);
-        StoreCoded<kWhole>(span, octet, coded, &non_finite_);
+        StoreCoded<kWhole>(span, octet, operand, coded, &non_finite_);
       }
     }
   }
@@ -286,15 +293,21 @@ class AllReduce {
       for (uint32_t i = 0; i < W::kStep; ++i) {
         coded[i] = Format::template Load<true>(wire, groups, W::OctetAt(round, i));
       }
+      Operand operands[W::kStep];
 #pragma unroll
       for (uint32_t i = 0; i < W::kStep; ++i) {
-        StoreCoded<kWhole>(span, W::OctetAt(round, i), coded[i], &ignored);
+        operands[i] = LoadOperand<kWhole>(span, W::OctetAt(round, i));
+      }
+#pragma unroll
+      for (uint32_t i = 0; i < W::kStep; ++i) {
+        StoreCoded<kWhole>(span, W::OctetAt(round, i), operands[i], coded[i], &ignored);
       }
     }
   }
 
   const AllReduceArgs& args_;
   Exchange exchange_;
+  Epilogue epilogue_;
   const uint32_t wave_;
   uint8_t* const scratch_;
   uint32_t non_finite_ = 0;

@@ -4,14 +4,19 @@
 //   two_shot  the wire is the tensors themselves: the owner of a tile reads it from all ranks and
 //             writes the sum to all ranks, between two meetings of all. It needs tensors that every
 //             device can reach; each byte crosses a link once a phase, and no inbox is used.
+//             With an epilogue the owner adds every rank's own residual as it writes to that rank;
+//             on several devices, where that would send residuals over the links, units of 2048
+//             bytes go through the inboxes as with a codec.
+// Rows of an epilogue may be written over the inputs: where only the own rank reads them, it has;
+// in two_shot on one device the rows follow the last meeting.
 //
 // Thread safety: block functions.
 #pragma once
 
-#include "kernels/gpu/all_reduce.h"
 #include "kernels/gpu/device.h"
 #include "kernels/gpu/exchange.h"
 #include "kernels/gpu/kernel_args.h"
+#include "kernels/gpu/reduce_parts.h"
 #include "kernels/gpu/tile.h"
 #include "kernels/gpu/values.h"
 
@@ -26,8 +31,12 @@ inline constexpr uint32_t kUnitOctets = kUnit<kDtype> / kOctet / kWaveLanes;
 template <Dtype kDtype, typename Epilogue>
 class AllReduceNone {
  public:
-  explicit QRD_DEVICE AllReduceNone(const AllReduceArgs& args)
-      : args_(args), exchange_(args), wave_(WaveIndex()) {}
+  template <typename Args>
+  explicit QRD_DEVICE AllReduceNone(const Args& args)
+      : args_(ReduceArgsOf(args)),
+        exchange_(args_),
+        epilogue_(args, exchange_.rank()),
+        wave_(WaveIndex()) {}
 
   QRD_DEVICE void OneShot() {
     const uint64_t units = (args_.count + kUnit<kDtype> - 1) / kUnit<kDtype>;
@@ -48,6 +57,7 @@ class AllReduceNone {
         Load<false>(span, own);
         Push(own);
       }
+      epilogue_.Prefetch(span);
       if (!exchange_.Meet()) return;
       exchange_.Acquire();
       if (whole) {
@@ -56,11 +66,16 @@ class AllReduceNone {
         SumUnit<false>(span, own);
       }
       exchange_.NextRound();
+      epilogue_.template FinishTiles<kUnit<kDtype>>(
+          1, [&](uint32_t) { return RunOfTurn(unit - wave_, units); });
     }
     exchange_.Finish(exchange_.rank() == 0 ? non_finite_ : 0);
   }
 
   QRD_DEVICE void TwoShot() {
+    if constexpr (Epilogue::kHasRows) {
+      if (!args_.direct) return TwoShotByInboxes();
+    }
     // Nobody's input is read, or output written, before its rank is here.
     if (!exchange_.Meet()) return;
     exchange_.Acquire();
@@ -82,10 +97,134 @@ class AllReduceNone {
     // Nobody goes on before all have finished with its tensors.
     if (!exchange_.Meet()) return;
     exchange_.NextRound();
+    if constexpr (Epilogue::kHasRows) {
+      exchange_.Acquire();
+      // The last turn's rows first: they may still be in the cache.
+#pragma unroll 1
+      for (uint32_t step = args_.steps; step-- != 0;) {
+        const uint64_t index = (uint64_t{step} * args_.blocks + exchange_.block()) * kWaves;
+        epilogue_.template FinishTiles<kTile>(args_.world_size, [&](uint32_t owner) {
+          return OwnedRun(args_, owner, index, kWaves);
+        });
+      }
+    }
     exchange_.Finish(non_finite_);
   }
 
  private:
+  // The units of `most` turns of waves of an owner, from unit `index` of its own on.
+  QRD_DEVICE TileRun OwnedUnits(uint32_t owner, uint64_t index, uint32_t most) const {
+    constexpr uint32_t kOfTile = kTile / kUnit<kDtype>;
+    const TileRun tiles = OwnedRun(args_, owner, index / kOfTile, most);
+    const uint64_t first = tiles.first * kOfTile + index % kOfTile;
+    const uint64_t end = MinU64((tiles.first + tiles.tiles) * kOfTile, Units());
+    if (tiles.tiles == 0 || first >= end) return {0, 0};
+    return {first, static_cast<uint32_t>(MinU64(end - first, most))};
+  }
+  QRD_DEVICE TileSpan OwnedUnit(uint32_t owner, uint64_t index) const {
+    const TileRun run = OwnedUnits(owner, index, 1);
+    const uint64_t first = run.first * kUnit<kDtype>;
+    if (run.tiles == 0) return {0, 0};
+    return {first, static_cast<uint32_t>(MinU64(args_.count - first, kUnit<kDtype>))};
+  }
+  QRD_DEVICE uint64_t Units() const { return (args_.count + kUnit<kDtype> - 1) / kUnit<kDtype>; }
+  static QRD_DEVICE uint64_t MinU64(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+  QRD_DEVICE void TwoShotByInboxes() {
+    const uint32_t rank = exchange_.rank();
+    const uint32_t turns = args_.steps * (kTile / kUnit<kDtype>);
+#pragma unroll 1
+    for (uint32_t turn = 0; turn < turns; ++turn) {
+      const uint64_t index = (uint64_t{turn} * args_.blocks + exchange_.block()) * kWaves + wave_;
+      Octet<kDtype> x[kUnitOctets<kDtype>];
+#pragma unroll 1
+      for (uint32_t owner = 0; owner < args_.world_size; ++owner) {
+        const TileSpan span = OwnedUnit(owner, index);
+        if (owner == rank || span.elements == 0) continue;
+        LoadUnit(span, x);
+        StoreSlot(exchange_.Slot(owner, rank, wave_), x);
+      }
+      const TileSpan own = OwnedUnit(rank, index);
+      epilogue_.Prefetch(own);
+      if (!exchange_.Meet()) return;
+      exchange_.Acquire();
+      if (own.elements != 0) ReduceUnit(own, x);
+      exchange_.NextRound();
+      if (own.elements != 0) {
+        Push(x);
+        StoreUnit(own, x);
+      }
+      if (!exchange_.Meet()) return;
+      exchange_.Acquire();
+#pragma unroll 1
+      for (uint32_t owner = 0; owner < args_.world_size; ++owner) {
+        const TileSpan span = OwnedUnit(owner, index);
+        if (owner == rank || span.elements == 0) continue;
+        LoadSlot(exchange_.Slot(rank, owner, wave_), x);
+        StoreUnit(span, x);
+      }
+      exchange_.NextRound();
+      epilogue_.template FinishTiles<kUnit<kDtype>>(args_.world_size, [&](uint32_t owner) {
+        return OwnedUnits(owner, index - wave_, kWaves);
+      });
+    }
+    exchange_.Finish(non_finite_);
+  }
+
+  QRD_DEVICE void LoadUnit(const TileSpan& span, Octet<kDtype> (&x)[kUnitOctets<kDtype>]) const {
+    if (args_.aligned && span.elements == kUnit<kDtype>) {
+      Load<true>(span, x);
+    } else {
+      Load<false>(span, x);
+    }
+  }
+  static QRD_DEVICE void LoadSlot(const uint8_t* slot, Octet<kDtype> (&x)[kUnitOctets<kDtype>]) {
+#pragma unroll
+    for (uint32_t i = 0; i < kUnitOctets<kDtype>; ++i) {
+      x[i] = LoadOctet<kDtype>(slot, OctetAt(i) * kOctet);
+    }
+  }
+  static QRD_DEVICE void StoreSlot(uint8_t* slot, const Octet<kDtype> (&x)[kUnitOctets<kDtype>]) {
+#pragma unroll
+    for (uint32_t i = 0; i < kUnitOctets<kDtype>; ++i) {
+      StoreOctet<kDtype>(slot, OctetAt(i) * kOctet, x[i]);
+    }
+  }
+  // The sum of all ranks' units, rounded.
+  QRD_DEVICE void ReduceUnit(const TileSpan& span, Octet<kDtype> (&x)[kUnitOctets<kDtype>]) {
+    Floats sums[kUnitOctets<kDtype>];
+#pragma unroll
+    for (uint32_t i = 0; i < kUnitOctets<kDtype>; ++i) ClearSums(sums[i]);
+#pragma unroll 1
+    for (uint32_t r = 0; r < args_.world_size; ++r) {
+      if (r == exchange_.rank()) {
+        LoadUnit(span, x);
+      } else {
+        LoadSlot(exchange_.Slot(exchange_.rank(), r, wave_), x);
+      }
+#pragma unroll
+      for (uint32_t i = 0; i < kUnitOctets<kDtype>; ++i) AddTo(sums[i], Widen<kDtype>(x[i]));
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < kUnitOctets<kDtype>; ++i) {
+      FinishSums(args_, sums[i]);
+      ClearTail<false>(span, OctetAt(i), sums[i]);
+      x[i] = RoundOctet<kDtype>(sums[i], &non_finite_);
+    }
+  }
+  QRD_DEVICE void StoreUnit(const TileSpan& span,
+                            const Octet<kDtype> (&x)[kUnitOctets<kDtype>]) const {
+    typename Epilogue::Operand operands[kUnitOctets<kDtype>];
+#pragma unroll
+    for (uint32_t i = 0; i < kUnitOctets<kDtype>; ++i) {
+      operands[i] = epilogue_.template Load<false>(exchange_.rank(), span, OctetAt(i));
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < kUnitOctets<kDtype>; ++i) {
+      epilogue_.template Store<false>(exchange_.rank(), span, OctetAt(i), operands[i], x[i]);
+    }
+  }
+
   QRD_DEVICE static uint32_t OctetAt(uint32_t i) { return i * kWaveLanes + LaneIndex(); }
 
   template <bool kWhole>
@@ -100,19 +239,19 @@ class AllReduceNone {
 #pragma unroll 1
     for (uint32_t peer = 0; peer < args_.world_size; ++peer) {
       if (peer == exchange_.rank()) continue;
-      uint8_t* slot = exchange_.Slot(peer, exchange_.rank(), wave_);
-#pragma unroll
-      for (uint32_t i = 0; i < kUnitOctets<kDtype>; ++i) {
-        StoreOctet<kDtype>(slot, OctetAt(i) * kOctet, own[i]);
-      }
+      StoreSlot(exchange_.Slot(peer, exchange_.rank(), wave_), own);
     }
   }
 
   template <bool kWhole>
   QRD_DEVICE void SumUnit(const TileSpan& span, const Octet<kDtype> (&own)[kUnitOctets<kDtype>]) {
+    typename Epilogue::Operand operands[kUnitOctets<kDtype>];
     Floats sums[kUnitOctets<kDtype>];
 #pragma unroll
-    for (uint32_t i = 0; i < kUnitOctets<kDtype>; ++i) ClearSums(sums[i]);
+    for (uint32_t i = 0; i < kUnitOctets<kDtype>; ++i) {
+      operands[i] = epilogue_.template Load<kWhole>(exchange_.rank(), span, OctetAt(i));
+      ClearSums(sums[i]);
+    }
 #pragma unroll 1
     for (uint32_t r = 0; r < args_.world_size; ++r) {
       if (r == exchange_.rank()) {
@@ -121,10 +260,7 @@ class AllReduceNone {
       } else {
         const uint8_t* slot = exchange_.Slot(exchange_.rank(), r, wave_);
         Octet<kDtype> x[kUnitOctets<kDtype>];
-#pragma unroll
-        for (uint32_t i = 0; i < kUnitOctets<kDtype>; ++i) {
-          x[i] = LoadOctet<kDtype>(slot, OctetAt(i) * kOctet);
-        }
+        LoadSlot(slot, x);
 #pragma unroll
         for (uint32_t i = 0; i < kUnitOctets<kDtype>; ++i) AddTo(sums[i], Widen<kDtype>(x[i]));
       }
@@ -134,8 +270,8 @@ class AllReduceNone {
       FinishSums(args_, sums[i]);
       if (!kWhole && OctetAt(i) * kOctet >= span.elements) continue;
       ClearTail<kWhole>(span, OctetAt(i), sums[i]);
-      Epilogue::template Store<kDtype, kWhole>(args_.outputs[exchange_.rank()], span, OctetAt(i),
-                                               RoundOctet<kDtype>(sums[i], &non_finite_));
+      epilogue_.template Store<kWhole>(exchange_.rank(), span, OctetAt(i), operands[i],
+                                       RoundOctet<kDtype>(sums[i], &non_finite_));
     }
   }
 
@@ -181,10 +317,14 @@ class AllReduceNone {
       }
 #pragma unroll 1
       for (uint32_t r = 0; r < args_.world_size; ++r) {
+        typename Epilogue::Operand operands[kStep];
 #pragma unroll
         for (uint32_t i = 0; i < kStep; ++i) {
-          Epilogue::template Store<kDtype, kWhole>(args_.outputs[r], span, octet + i * kWaveLanes,
-                                                   result[i]);
+          operands[i] = epilogue_.template Load<kWhole>(r, span, octet + i * kWaveLanes);
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < kStep; ++i) {
+          epilogue_.template Store<kWhole>(r, span, octet + i * kWaveLanes, operands[i], result[i]);
         }
       }
     }
@@ -192,6 +332,7 @@ class AllReduceNone {
 
   const AllReduceArgs& args_;
   Exchange exchange_;
+  Epilogue epilogue_;
   const uint32_t wave_;
   uint32_t non_finite_ = 0;
 };

@@ -6,18 +6,18 @@
 //
 // Shape. A block has up to 1024 threads, x only. Its waves are runs of kWaveLanes threads (64 on
 //   gfx9, 32 elsewhere); all lanes of a wave are active wherever a "wave" function is called.
-//   BlockIndex(), ThreadIndex(), LaneIndex(), WaveIndex(), GridBlocks().
+//   BlockIndex(), ThreadIndex(), LaneIndex(), GridBlocks(); WaveIndex(), a wave function.
 // Memory of a block. BlockShared<T>(): one T, uninitialised, shared by the block's threads.
 // Barriers. BlockBarrier(): all threads of the block arrive; orders their accesses to block and
 //   global memory among themselves. BlockAll(b): the same, and the AND of all b. WaveBarrier():
 //   orders accesses to block memory among the lanes of a wave.
 // Vectors. Vec16: 16 bytes, aligned to 16. Load16/Store16 move one; the Once forms say that the
-//   bytes will not be used again soon. PrefetchLine(p): the 128 bytes at p will be read soon; a
-//   hint.
-// Exchange between lanes. LaneXor<m>(v): v of lane (own ^ m). ReducePartner<m>(v), m = 1, 2, 4, 8
-// in
-//   this order: v of some lane in the other half of the aligned run of 2m lanes; enough for a
-//   reduction whose halves agree already. Both are wave functions.
+//   bytes will not be used again soon. StoreOnce8: 8 bytes, aligned to 8. PrefetchLine(p): the 128
+//   bytes at p will be read soon; a hint.
+// Exchange between lanes. LaneXor<m>(v), m below kWaveLanes: v of lane (own ^ m).
+//   ReducePartner<m>(v), m = 1, 2, 4, 8 in this order: v of some lane in the other half of the
+//   aligned run of 2m lanes; enough for a reduction whose halves agree already. Both are wave
+//   functions.
 // Integers. MaxS16x2, MinS16x2, MaxU16x2: two 16-bit lanes in a word. PackLow16(a, b) is
 //   a & 0xFFFF | b << 16, PackHigh16(a, b) is a >> 16 | b & 0xFFFF0000.
 //   PushSign(acc, bits): acc * 2 plus the top bit of bits. TrailingZeros(v), v not 0.
@@ -28,7 +28,7 @@
 //   stays a NaN of any payload. Fp16Low/Fp16High(w): exact widening. Abs(v). AtLeast(v, t): 1.0f if
 //   v >= t, else 0. ByteToFloat<k>(w, bias): byte k less a whole number. FloorBits(v),
 //   HalfFloorBits(v), 0 <= v < 2^22: floor(v) and floor(v / 2) + 2, plus the bits 0x4B000000. Fma:
-//   fused, for use where the product is exact.
+//   fused, for use where the product is exact. Divide, Sqrt: correctly rounded.
 // Flags between ranks. StoreReleaseSystem: every store that this thread made or observed before it
 //   is visible to whoever sees the flag, on any device of the node. LoadRelaxedSystem, then
 //   AcquireSystem() once the value is right: loads after it see what the release published.
@@ -38,6 +38,8 @@
 // Time. ClockNs(): monotonic, resolution about 1 us or better. SpinPause(): call it in spin loops.
 // Atomics. AtomicAddDevice (64 bits, relaxed, device scope); ArriveDevice(counter, n): acquire and
 //   release, device scope, counts from 0 to n - 1 and back to 0, true for the last of n.
+//   AddAcqRelDevice(counter, n): the value before, acquire and release, device scope.
+//   AddBlock(counter, n): the same for block memory, relaxed.
 #pragma once
 
 #include <cstddef>
@@ -80,6 +82,16 @@ QRD_DEVICE uint32_t GroupMaxS16x2(uint32_t v) {
   v = MaxS16x2(v, ReducePartner<2>(v));
   if constexpr (kLanes >= 8) v = MaxS16x2(v, ReducePartner<4>(v));
   if constexpr (kLanes >= 16) v = MaxS16x2(v, ReducePartner<8>(v));
+  return v;
+}
+// Over the wave.
+QRD_DEVICE uint32_t WaveMaxU16x2(uint32_t v) {
+  v = MaxU16x2(v, ReducePartner<1>(v));
+  v = MaxU16x2(v, ReducePartner<2>(v));
+  v = MaxU16x2(v, ReducePartner<4>(v));
+  v = MaxU16x2(v, ReducePartner<8>(v));
+  v = MaxU16x2(v, LaneXor<16>(v));
+  if constexpr (kWaveLanes == 64) v = MaxU16x2(v, LaneXor<kWaveLanes / 2>(v));
   return v;
 }
 

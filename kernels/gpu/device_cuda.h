@@ -37,6 +37,9 @@ QRD_DEVICE void Store16(void* p, Vec16 v) {
 QRD_DEVICE void StoreOnce16(void* p, Vec16 v) {
   __stcs(static_cast<uint4*>(p), make_uint4(v.w[0], v.w[1], v.w[2], v.w[3]));
 }
+QRD_DEVICE void StoreOnce8(void* p, uint32_t low, uint32_t high) {
+  __stcs(static_cast<uint2*>(p), make_uint2(low, high));
+}
 
 QRD_DEVICE void PrefetchLine(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
@@ -84,6 +87,8 @@ class Lookup8 {
 
 QRD_DEVICE float Reciprocal(float x) { return __frcp_rn(x); }
 QRD_DEVICE float Fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+QRD_DEVICE float Divide(float a, float b) { return __fdiv_rn(a, b); }
+QRD_DEVICE float Sqrt(float v) { return __fsqrt_rn(v); }
 QRD_DEVICE float Abs(float v) { return fabsf(v); }
 QRD_DEVICE float AtLeast(float v, float t) { return v >= t ? 1.0f : 0.0f; }
 QRD_DEVICE uint32_t FloorBits(float v) { return __float_as_uint(__fadd_rz(v, 0x1p23f)); }
@@ -154,5 +159,14 @@ QRD_DEVICE bool ArriveDevice(uint32_t* counter, uint32_t n) {
   __threadfence();
   return last;
 }
+QRD_DEVICE uint32_t AddAcqRelDevice(uint32_t* counter, uint32_t n) {
+  uint32_t old;
+  asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;"
+               : "=r"(old)
+               : "l"(__cvta_generic_to_global(counter)), "r"(n)
+               : "memory");
+  return old;
+}
+QRD_DEVICE uint32_t AddBlock(uint32_t* counter, uint32_t n) { return atomicAdd(counter, n); }
 
 }  // namespace qrd::gpu

@@ -22,7 +22,12 @@
 
 namespace qrd::gpu {
 
+// 32 or 64: tests are built for both.
+#if defined(QRD_EMULATED_WAVE_LANES)
+inline constexpr uint32_t kWaveLanes = QRD_EMULATED_WAVE_LANES;
+#else
 inline constexpr uint32_t kWaveLanes = 32;
+#endif
 
 namespace emulated {
 
@@ -116,12 +121,23 @@ inline uint32_t ThreadIndex() { return emulated::Current().thread; }
 inline uint32_t BlockIndex() { return emulated::Current().block_index; }
 inline uint32_t GridBlocks() { return emulated::machine.grid_blocks; }
 inline uint32_t LaneIndex() { return ThreadIndex() % kWaveLanes; }
-inline uint32_t WaveIndex() { return ThreadIndex() / kWaveLanes; }
+
+namespace emulated {
+// Every type has its own place, as every variable of a kernel has.
+inline size_t ClaimShared(size_t bytes) {
+  static size_t claimed = 0;
+  const size_t at = claimed;
+  claimed += (bytes + sizeof(Vec16) - 1) / sizeof(Vec16);
+  if (claimed > kSharedBytes / sizeof(Vec16)) std::abort();
+  return at;
+}
+template <typename T>
+inline const size_t kSharedPlace = ClaimShared(sizeof(T));
+}  // namespace emulated
 
 template <typename T>
 T& BlockShared() {
-  static_assert(sizeof(T) <= emulated::kSharedBytes);
-  return *reinterpret_cast<T*>(emulated::Current().block->shared.get());
+  return *reinterpret_cast<T*>(emulated::Current().block->shared.get() + emulated::kSharedPlace<T>);
 }
 inline void BlockBarrier() { emulated::Meet(emulated::Current().block->rendezvous); }
 inline bool BlockAll(bool value) {
@@ -135,11 +151,19 @@ inline bool BlockAll(bool value) {
   return result;
 }
 inline void WaveBarrier() { emulated::Meet(emulated::Current().wave->rendezvous); }
+// Waits for all lanes, as a test that they are there.
+inline uint32_t WaveIndex() {
+  WaveBarrier();
+  return ThreadIndex() / kWaveLanes;
+}
 
 inline Vec16 Load16(const void* p) { return *static_cast<const Vec16*>(p); }
 inline Vec16 LoadOnce16(const void* p) { return Load16(p); }
 inline void Store16(void* p, Vec16 v) { *static_cast<Vec16*>(p) = v; }
 inline void StoreOnce16(void* p, Vec16 v) { Store16(p, v); }
+inline void StoreOnce8(void* p, uint32_t low, uint32_t high) {
+  *static_cast<uint64_t*>(p) = low | uint64_t{high} << 32;
+}
 
 inline void PrefetchLine(const void*) {}
 
@@ -199,6 +223,8 @@ class Lookup8 {
 
 inline float Reciprocal(float x) { return 1.0f / x; }
 inline float Fma(float a, float b, float c) { return std::fma(a, b, c); }
+inline float Divide(float a, float b) { return a / b; }
+inline float Sqrt(float v) { return std::sqrt(v); }
 inline float Abs(float v) { return std::fabs(v); }
 inline float AtLeast(float v, float t) { return v >= t ? 1.0f : 0.0f; }
 // As on a GPU, where what is not a number (of a group without data) gives some bits.
@@ -248,5 +274,10 @@ inline bool ArriveDevice(uint32_t* counter, uint32_t n) {
   *counter = (*counter + 1) % n;
   return *counter == 0;
 }
+inline uint32_t AddAcqRelDevice(uint32_t* counter, uint32_t n) {
+  *counter += n;
+  return *counter - n;
+}
+inline uint32_t AddBlock(uint32_t* counter, uint32_t n) { return AddAcqRelDevice(counter, n); }
 
 }  // namespace qrd::gpu

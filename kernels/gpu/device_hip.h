@@ -49,15 +49,24 @@ QRD_DEVICE void Store16(void* p, Vec16 v) { *static_cast<Uint4*>(p) = ToUint4(v)
 QRD_DEVICE void StoreOnce16(void* p, Vec16 v) {
   __builtin_nontemporal_store(ToUint4(v), static_cast<Uint4*>(p));
 }
+typedef uint32_t Uint2 __attribute__((ext_vector_type(2)));
+QRD_DEVICE void StoreOnce8(void* p, uint32_t low, uint32_t high) {
+  __builtin_nontemporal_store(Uint2{low, high}, static_cast<Uint2*>(p));
+}
 
 // gfx9 has no prefetch into its L2.
 QRD_DEVICE void PrefetchLine(const void*) {}
 
-// Exact exchanges by ds_swizzle in runs of 32 lanes; no memory is touched.
+// Exact exchanges by ds_swizzle in runs of 32 lanes, ds_bpermute between them; no memory is
+// touched.
 template <uint32_t kMask>
 QRD_DEVICE uint32_t LaneXor(uint32_t v) {
-  static_assert(kMask < 32);
-  return __builtin_amdgcn_ds_swizzle(v, 0x1F | kMask << 10);
+  static_assert(kMask < kWaveLanes);
+  if constexpr (kMask >= 32) {
+    return __builtin_amdgcn_ds_bpermute(static_cast<int>((LaneIndex() ^ kMask) * 4), v);
+  } else {
+    return __builtin_amdgcn_ds_swizzle(v, 0x1F | kMask << 10);
+  }
 }
 // DPP moves at the rate of the ALU: quad_perm, row_half_mirror, row_mirror.
 template <uint32_t kMask>
@@ -114,6 +123,9 @@ class Lookup8 {
 
 QRD_DEVICE float Reciprocal(float x) { return 1.0f / x; }
 QRD_DEVICE float Fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+// Correctly rounded by default (-fhip-fp32-correctly-rounded-divide-sqrt).
+QRD_DEVICE float Divide(float a, float b) { return a / b; }
+QRD_DEVICE float Sqrt(float v) { return __builtin_sqrtf(v); }
 QRD_DEVICE float Abs(float v) { return __builtin_fabsf(v); }
 QRD_DEVICE float AtLeast(float v, float t) { return v >= t ? 1.0f : 0.0f; }
 QRD_DEVICE uint32_t FloorBits(float v) { return static_cast<uint32_t>(v) + 0x4B000000u; }
@@ -202,6 +214,12 @@ QRD_DEVICE bool ArriveDevice(uint32_t* counter, uint32_t n) {
   if (old != n - 1) return false;
   __hip_atomic_store(counter, 0u, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
   return true;
+}
+QRD_DEVICE uint32_t AddAcqRelDevice(uint32_t* counter, uint32_t n) {
+  return __hip_atomic_fetch_add(counter, n, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_AGENT);
+}
+QRD_DEVICE uint32_t AddBlock(uint32_t* counter, uint32_t n) {
+  return __hip_atomic_fetch_add(counter, n, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
 }
 
 }  // namespace qrd::gpu

@@ -30,7 +30,11 @@ namespace {
 std::vector<KernelInstance> BuiltInstances() {
   std::vector<KernelInstance> built;
   for (const KernelInstance& instance : AllInstances()) {
-    if (KernelsOf(instance.codec, instance.dtype) != nullptr) built.push_back(instance);
+    if (KernelsOf(instance.codec, instance.dtype) == nullptr) continue;
+    built.push_back(instance);
+    if (RmsNormKernelsOf(instance.codec, instance.dtype) == nullptr) {
+      built.back().epilogue = Epilogue::kNone;
+    }
   }
   return built;
 }

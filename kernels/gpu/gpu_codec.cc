@@ -89,6 +89,17 @@ absl::Status LoadKernels(std::span<const int> devices) {
              {table->encode, table->encode_fp32, table->decode, table->decode_fp32}) {
           status.Update(LoadKernel(kernel, false, codec, dtype));
         }
+        const RmsNormKernelTable* fused = RmsNormKernelsOf(codec, dtype);
+        if (fused == nullptr) continue;
+        for (const void* kernel : {fused->one_shot, fused->two_shot}) {
+          status.Update(LoadKernel(kernel, true, codec, dtype));
+        }
+      }
+    }
+    for (const Dtype dtype : {Dtype::kFp16, Dtype::kBf16}) {
+      for (const void* kernel :
+           {RowsKernelsOf(dtype)->add_rms_norm, RowsKernelsOf(dtype)->quantize}) {
+        status.Update(LoadKernel(kernel, false, Codec::kNone, dtype));
       }
     }
   }

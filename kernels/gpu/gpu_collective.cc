@@ -183,11 +183,11 @@ AllReduceArgs GpuCollective::MakeArgs(const LaunchParams& params, uint32_t resul
   uint64_t addresses = 0;
   for (uint32_t r = 0; r < params.world_size; ++r) {
     args.inputs[r] = params.inputs[r];
-    args.outputs[r] = params.outputs[r];
+    args.outputs[r] = params.epilogue == Epilogue::kNone ? params.outputs[r] : nullptr;
     args.controls[r] = controls_[r];
     args.inboxes[r] = inboxes_[r];
-    addresses |= reinterpret_cast<uintptr_t>(params.inputs[r]) |
-                 reinterpret_cast<uintptr_t>(params.outputs[r]);
+    addresses |=
+        reinterpret_cast<uintptr_t>(args.inputs[r]) | reinterpret_cast<uintptr_t>(args.outputs[r]);
   }
   args.status = status_ + size_t{result_slot} * world_size();
   args.abort = abort_;
@@ -196,6 +196,7 @@ AllReduceArgs GpuCollective::MakeArgs(const LaunchParams& params, uint32_t resul
   args.world_size = params.world_size;
   args.average = params.op == ReduceOp::kAvg;
   args.aligned = addresses % 16 == 0;
+  args.direct = devices_.size() == 1;
   PlanSteps(params.codec, params.algorithm, params.dtype, waves_,
             blocks_[static_cast<size_t>(params.codec)], &args);
   return args;
@@ -228,32 +229,55 @@ absl::Status GpuCollective::LaunchRanks(const LaunchParams& params, uint32_t ran
         .store(0, std::memory_order_relaxed);
   }
   if (params.count == 0) return absl::OkStatus();
-  AllReduceArgs args = MakeArgs(params, result_slot);
-  const KernelTable* kernels = KernelsOf(params.codec, params.dtype);
-  const void* kernel =
-      params.algorithm == Algorithm::kOneShot ? kernels->one_shot : kernels->two_shot;
+  RmsNormReduceArgs args = {MakeArgs(params, result_slot), {}};
+  if (params.epilogue == Epilogue::kRmsNorm) {
+    args.norm = MakeRmsNormArgs(params.rms_norm, params.world_size);
+  }
   for (size_t i = 0; i < devices_.size(); ++i) {
-    args.local_count = 0;
+    args.reduce.local_count = 0;
     for (const uint32_t rank : RanksOn(i)) {
-      if ((rank_bits >> rank & 1) != 0) args.local[args.local_count++] = static_cast<uint8_t>(rank);
+      if ((rank_bits >> rank & 1) == 0) continue;
+      args.reduce.local[args.reduce.local_count++] = static_cast<uint8_t>(rank);
     }
-    if (args.local_count == 0) continue;
+    if (args.reduce.local_count == 0) continue;
     const ScopedDevice device(devices_[i]);
     QRD_RETURN_IF_RUNTIME_ERROR(device.error());
-    if (params.world_size == 1) {
-      if (params.inputs[0] == params.outputs[0]) continue;
-      QRD_RETURN_IF_RUNTIME_ERROR(hipMemcpyAsync(params.outputs[0], params.inputs[0],
-                                                 params.count * DtypeBytes(params.dtype),
-                                                 hipMemcpyDeviceToDevice, streams[i]));
-      continue;
+    if (absl::Status status = LaunchOnDevice(params, &args, streams[i]); !status.ok()) {
+      return status;
     }
-    void* arguments[] = {&args};
-    // Cooperative: all blocks are on the device at once, or none.
-    QRD_RETURN_IF_RUNTIME_ERROR(
-        hipLaunchCooperativeKernel(kernel, dim3(args.blocks * args.local_count),
-                                   dim3(kBlockThreads), arguments, 0, streams[i]));
   }
   return absl::OkStatus();
+}
+
+absl::Status GpuCollective::LaunchOnDevice(const LaunchParams& params, RmsNormReduceArgs* args,
+                                           hipStream_t stream) const {
+  const bool has_norm = params.epilogue == Epilogue::kRmsNorm;
+  if (params.world_size == 1) {
+    if (has_norm)
+      return LaunchAddRmsNorm(params.dtype, params.rms_norm, {params.inputs, 1}, stream);
+    if (params.inputs[0] == params.outputs[0]) return absl::OkStatus();
+    return FromRuntime(
+        hipMemcpyAsync(params.outputs[0], params.inputs[0], params.count * DtypeBytes(params.dtype),
+                       hipMemcpyDeviceToDevice, stream),
+        "hipMemcpyAsync");
+  }
+  const bool one_shot = params.algorithm == Algorithm::kOneShot;
+  const void* kernel = nullptr;
+  void* arguments[1] = {};
+  if (has_norm) {
+    const RmsNormKernelTable* kernels = RmsNormKernelsOf(params.codec, params.dtype);
+    kernel = one_shot ? kernels->one_shot : kernels->two_shot;
+    arguments[0] = args;
+  } else {
+    const KernelTable* kernels = KernelsOf(params.codec, params.dtype);
+    kernel = one_shot ? kernels->one_shot : kernels->two_shot;
+    arguments[0] = &args->reduce;
+  }
+  // Cooperative: all blocks are on the device at once, or none.
+  return FromRuntime(
+      hipLaunchCooperativeKernel(kernel, dim3(args->reduce.blocks * args->reduce.local_count),
+                                 dim3(kBlockThreads), arguments, 0, stream),
+      "hipLaunchCooperativeKernel");
 }
 
 absl::Status GpuCollective::Health() const {

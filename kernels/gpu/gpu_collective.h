@@ -23,6 +23,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
+#include "kernels/epilogue.h"
 #include "kernels/gpu/gpu_runtime.h"
 #include "kernels/gpu/kernel_args.h"
 #include "kernels/types.h"
@@ -84,6 +85,8 @@ class GpuCollective {
   absl::Status EnablePeerAccess() const;
   absl::Status AllocatePools();
   AllReduceArgs MakeArgs(const LaunchParams& params, uint32_t result_slot) const;
+  absl::Status LaunchOnDevice(const LaunchParams& params, RmsNormReduceArgs* args,
+                              hipStream_t stream) const;
   std::vector<uint32_t> RanksOn(size_t device_index) const;
 
   Options options_;
@@ -112,5 +115,16 @@ absl::Status LaunchEncode(Codec codec, Dtype dtype, bool from_fp32, const void* 
 // To the dtype (rounded) or to fp32.
 absl::Status LaunchDecode(Codec codec, Dtype dtype, bool to_fp32, const std::byte* wire,
                           uint64_t count, void* y, hipStream_t stream);
+
+// The steps of Epilogue::kRmsNorm after the sum as operations of their own, for ranks on the
+// current device; one launch for all of them. `params` is as in a validated operation, of
+// reduced.size() or `ranks` ranks; only what the step needs is looked at. The same bytes as the
+// fused operation. Residual and norm of reduced[r]; with quant FP8 too, and then `mirror` in place
+// of `out`.
+absl::Status LaunchAddRmsNorm(Dtype dtype, const RmsNormParams& params,
+                              std::span<const void* const> reduced, hipStream_t stream);
+// out8 and scales of `mirror`.
+absl::Status LaunchQuantizeFp8(Dtype dtype, const RmsNormParams& params, uint32_t ranks,
+                               hipStream_t stream);
 
 }  // namespace qrd::gpu

@@ -13,12 +13,17 @@
 // read. A block writes its flag of round e + 1 only after it has read all of round e; so when all
 // flags of round e + 1 are there, region (e & 1) is free everywhere, and round e + 2 may write it.
 //
+// Rows. A fused norm takes a row when all its elements are there: the rows of an operation are cut
+// into groups, and whoever brings the last tile that touches a group takes its rows. The counters
+// are the rank's own and are back at 0 when the operation ends, so graphs replay.
+//
 // Thread safety: plain data. Ownership: kernels/gpu/gpu_collective.h owns all of it.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/epilogue.h"
 #include "kernels/types.h"
 
 namespace qrd::gpu {
@@ -27,12 +32,15 @@ inline constexpr uint32_t kBlockThreads = 256;
 // Blocks of a collective on a multiprocessor (compute unit): what every kernel is compiled for.
 #if defined(QRD_GPU_CUDA)
 constexpr uint32_t BlocksPerProcessor(Codec codec) { return codec == Codec::kNone ? 2 : 3; }
+inline constexpr uint32_t kRowsBlocks = 3;  // of the kernels of rows
 #else
+inline constexpr uint32_t kRowsBlocks = 2;
 constexpr uint32_t BlocksPerProcessor(Codec) { return 2; }  // with 3, lp3 spills on gfx942
 #endif
 inline constexpr uint32_t kBlocksPerRankMax = 2048;
 // A tile of any codec, or 2048 bytes of a tensor.
 inline constexpr uint32_t kSlotBytes = 2176;
+inline constexpr uint32_t kRowGroupsMax = 16384;
 
 struct alignas(64) BlockFlags {
   uint32_t of_rank[kWorldSizeMax];  // written by that rank's block: the last round it announced
@@ -43,6 +51,7 @@ struct Control {
   uint32_t epochs[kBlocksPerRankMax];  // written by the rank's own blocks only
   uint64_t non_finite;                 // of the operation that runs
   uint32_t arrived;                    // blocks that have finished
+  uint32_t row_groups[kRowGroupsMax];  // tiles that have arrived; 0 between operations
 };
 
 // Written to host memory when the last block of a rank has finished, or by whoever gives up.
@@ -72,6 +81,39 @@ struct AllReduceArgs {
   uint8_t local[kWorldSizeMax];
   bool average;
   bool aligned;  // all tensors are aligned to 16
+  // Codec none, two_shot, with an epilogue: owners may read and write the tensors of all ranks.
+  bool direct;
+};
+
+// RmsNormParams for kernels.
+struct RmsNormArgs {
+  const void* residual[kWorldSizeMax];  // null: +0
+  const void* weight[kWorldSizeMax];
+  void* residual_out[kWorldSizeMax];
+  void* normed[kWorldSizeMax];   // out or mirror; null: not stored
+  uint8_t* out8[kWorldSizeMax];  // with quant
+  float* scales[kWorldSizeMax];
+  uint64_t tokens;
+  uint32_t hidden;
+  uint32_t rows_per_group;
+  float eps;
+  float gain_bias;  // added to the weight: 1, or -0, which changes nothing
+  float divisor;
+  Quant quant;
+  bool weight_is_fp32;
+  bool scale_groups;  // of kScaleGroup elements; else the row
+};
+struct RmsNormReduceArgs {
+  AllReduceArgs reduce;
+  RmsNormArgs norm;
+};
+// Rows of tensors that are there: the steps after the sum, as kernels of their own.
+struct RowsArgs {
+  RmsNormArgs norm;
+  const void* reduced[kWorldSizeMax];  // what the residual is added to
+  uint32_t pass_rows;                  // of a block at a time, at most 2
+  uint32_t local_count;                // ranks in this launch
+  uint8_t local[kWorldSizeMax];
 };
 
 struct CodecArgs {
@@ -95,7 +137,20 @@ struct KernelTable {
   const void* decode_fp32;
 };
 
+// RmsNormReduceArgs by value.
+struct RmsNormKernelTable {
+  const void* one_shot;
+  const void* two_shot;
+};
+// RowsArgs by value.
+struct RowsKernelTable {
+  const void* add_rms_norm;  // residual, norm and, if args say so, quantization
+  const void* quantize;      // of `normed`
+};
+
 // nullptr for a combination that was not built.
 const KernelTable* KernelsOf(Codec codec, Dtype dtype);
+const RmsNormKernelTable* RmsNormKernelsOf(Codec codec, Dtype dtype);
+const RowsKernelTable* RowsKernelsOf(Dtype dtype);
 
 }  // namespace qrd::gpu

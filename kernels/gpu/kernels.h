@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The entry points: device functions of the other headers as kernels. Included by the generated
-// instance files only.
+// instance files only; each makes one of the three kinds of table.
 #pragma once
 
 #include "kernels/gpu/all_reduce.h"
@@ -17,15 +17,23 @@ inline constexpr uint32_t kCodecBlocks = 4;
 template <Codec kCodec, Dtype kDtype>
 struct Entry {
   static constexpr bool kNone = kCodec == Codec::kNone;
-  template <bool kOneShot>
-  static QRD_DEVICE void Run(const AllReduceArgs& args) {
+  template <bool kOneShot, typename Epilogue, typename Args>
+  static QRD_DEVICE void RunWith(const Args& args) {
     if constexpr (kNone) {
-      AllReduceNone<kDtype, IdentityEpilogue> run(args);
+      AllReduceNone<kDtype, Epilogue> run(args);
       kOneShot ? run.OneShot() : run.TwoShot();
     } else {
-      AllReduce<kCodec, kDtype, IdentityEpilogue> run(args);
+      AllReduce<kCodec, kDtype, Epilogue> run(args);
       kOneShot ? run.OneShot() : run.TwoShot();
     }
+  }
+  template <bool kOneShot>
+  static QRD_DEVICE void Run(const AllReduceArgs& args) {
+    RunWith<kOneShot, IdentityEpilogue<kDtype>>(args);
+  }
+  template <bool kOneShot>
+  static QRD_DEVICE void RunRmsNorm(const RmsNormReduceArgs& args) {
+    RunWith<kOneShot, RmsNormEpilogue<kDtype>>(args);
   }
   template <bool kFromFloats>
   static QRD_DEVICE void Encode(const CodecArgs& args) {
@@ -56,6 +64,21 @@ QRD_KERNEL(kBlockThreads, BlocksPerProcessor(kCodec))
 TwoShotKernel(const AllReduceArgs args) {
   Entry<kCodec, kDtype>::template Run<false>(args);
 }
+template <Codec kCodec, Dtype kDtype>
+QRD_KERNEL(kBlockThreads, BlocksPerProcessor(kCodec))
+OneShotRmsNormKernel(const RmsNormReduceArgs args) {
+  Entry<kCodec, kDtype>::template RunRmsNorm<true>(args);
+}
+template <Codec kCodec, Dtype kDtype>
+QRD_KERNEL(kBlockThreads, BlocksPerProcessor(kCodec))
+TwoShotRmsNormKernel(const RmsNormReduceArgs args) {
+  Entry<kCodec, kDtype>::template RunRmsNorm<false>(args);
+}
+template <Dtype kDtype, RowSource kSource>
+QRD_KERNEL(kBlockThreads, kRowsBlocks)
+RowsKernel(const RowsArgs args) {
+  RunRows<kDtype, kSource>(args);
+}
 template <Codec kCodec, Dtype kDtype, bool kFromFloats>
 QRD_KERNEL(kBlockThreads, kCodecBlocks)
 EncodeKernel(const CodecArgs args) {
@@ -67,9 +90,32 @@ DecodeKernel(const CodecArgs args) {
   Entry<kCodec, kDtype>::template Decode<kTo>(args);
 }
 
-// Specialised by each instance file.
+// Specialised by the instance files.
 template <Codec kCodec, Dtype kDtype>
 const KernelTable& TableOf();
+template <Codec kCodec, Dtype kDtype>
+const RmsNormKernelTable& RmsNormTableOf();
+template <Dtype kDtype>
+const RowsKernelTable& RowsTableOf();
+
+// NOLINTBEGIN(cppcoreguidelines-macro-usage)
+#define QRD_GPU_RMS_NORM_INSTANCE(codec, dtype)                                            \
+  template <>                                                                              \
+  const RmsNormKernelTable& RmsNormTableOf<Codec::codec, Dtype::dtype>() {                 \
+    static const RmsNormKernelTable table = {                                              \
+        reinterpret_cast<const void*>(&OneShotRmsNormKernel<Codec::codec, Dtype::dtype>),  \
+        reinterpret_cast<const void*>(&TwoShotRmsNormKernel<Codec::codec, Dtype::dtype>)}; \
+    return table;                                                                          \
+  }
+#define QRD_GPU_ROWS_INSTANCE(dtype)                                                   \
+  template <>                                                                          \
+  const RowsKernelTable& RowsTableOf<Dtype::dtype>() {                                 \
+    static const RowsKernelTable table = {                                             \
+        reinterpret_cast<const void*>(&RowsKernel<Dtype::dtype, RowSource::kReduced>), \
+        reinterpret_cast<const void*>(&RowsKernel<Dtype::dtype, RowSource::kNormed>)}; \
+    return table;                                                                      \
+  }
+// NOLINTEND(cppcoreguidelines-macro-usage)
 
 // NOLINTNEXTLINE(cppcoreguidelines-macro-usage)
 #define QRD_GPU_INSTANCE(codec, dtype)                                                           \

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a collective is cut: blocks of each rank and turns of each block. The same on all ranks, a
-// function of the call and of the communicator alone.
+// How a collective is cut: blocks of each rank and turns of each block, groups of rows. The same on
+// all ranks, a function of the call and of the communicator alone.
 //
 // Thread safety: pure functions.
 #pragma once
@@ -31,6 +31,32 @@ inline void PlanSteps(Codec codec, Algorithm algorithm, Dtype dtype, uint32_t wa
       static_cast<uint32_t>(std::clamp<uint64_t>((turns + waves - 1) / waves, 1, blocks_max));
   const uint64_t per_step = uint64_t{args->blocks} * waves;
   args->steps = static_cast<uint32_t>((turns + per_step - 1) / per_step);
+}
+
+// Of validated parameters.
+inline RmsNormArgs MakeRmsNormArgs(const RmsNormParams& params, uint32_t world_size) {
+  RmsNormArgs args = {};
+  for (uint32_t r = 0; r < world_size; ++r) {
+    args.residual[r] = params.residual[r];
+    args.weight[r] = params.weight[r];
+    args.residual_out[r] = params.residual_out[r];
+    args.normed[r] = params.quant == Quant::kNone ? params.out[r] : params.mirror[r];
+    args.out8[r] = params.out8[r];
+    args.scales[r] = params.scales[r];
+  }
+  args.tokens = params.tokens;
+  args.hidden = params.hidden;
+  // A group has the elements of a tile at least.
+  args.rows_per_group = static_cast<uint32_t>(
+      std::max<uint64_t>((params.tokens + kRowGroupsMax - 1) / kRowGroupsMax,
+                         (kTileElements + params.hidden - 1) / params.hidden));
+  args.eps = params.eps;
+  args.gain_bias = params.gemma ? 1.0f : -0.0f;
+  args.divisor = params.divisor != 0 ? params.divisor : QuantMax(params.quant);
+  args.quant = params.quant;
+  args.weight_is_fp32 = params.weight_dtype == Dtype::kFp32;
+  args.scale_groups = params.scale_group != 0;
+  return args;
 }
 
 }  // namespace qrd::gpu

@@ -3,17 +3,20 @@
 # Registers, spills, block memory and occupancy of the GPU kernels, as the compiler reports them: a
 # Markdown table. Compiles only; needs no GPU.
 #
-#   kernels/gpu/resources.sh TARGET [CODEC...]
+#   kernels/gpu/resources.sh TARGET [--rms-norm] [CODEC...]
 #
-#   TARGET  gfx942, gfx950, gfx90a, ... (hipcc) or sm_90 (nvcc)
-#   CODEC   kInt4, kLp3, ...; default: all, dtype bf16
+#   TARGET      gfx942, gfx950, gfx90a, ... (hipcc) or sm_90 (nvcc)
+#   --rms-norm  the kernels with a fused norm, and those of rows
+#   CODEC       kInt4, kLp3, ...; default: all, dtype bf16
 #
 # Exit status: 1 if a kernel does not compile or spills, 2 bad arguments.
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd) || exit 1
-(($#)) || { sed -n '3,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 2; }
+(($#)) || { sed -n '3,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 2; }
 target=$1
 shift
+instance=instance
+[[ ${1-} == --rms-norm ]] && { instance=rms_norm_instance; shift; }
 codecs=("$@")
 ((${#codecs[@]})) || codecs=(kNone kFp8 kInt8 kInt6 kInt4 kFp4 kInt3 kLp4 kLp3 kLp3c kLp2)
 work=$(mktemp -d) || exit 1
@@ -34,8 +37,10 @@ compile() { # FILE: the compiler's report on standard output
 echo "| target | codec | kernel | registers | spills | block memory | waves a SIMD |"
 echo "|---|---|---|---|---|---|---|"
 status=0
+[[ $instance == rms_norm_instance ]] && codecs+=(rows)
 for codec in "${codecs[@]}"; do
-  sed "s/@QRD_CODEC@/$codec/; s/@QRD_DTYPE@/kBf16/" "$root/kernels/gpu/instance.hip.in" >"$work/i.hip"
+  [[ $codec == rows ]] && instance=rows_instance
+  sed "s/@QRD_CODEC@/$codec/; s/@QRD_DTYPE@/kBf16/" "$root/kernels/gpu/$instance.hip.in" >"$work/i.hip"
   if ! compile "$work/i.hip" >"$work/log"; then
     echo "$codec does not compile for $target:" >&2
     grep -E 'error' "$work/log" | head -n 5 >&2
@@ -49,8 +54,10 @@ for codec in "${codecs[@]}"; do
       name = ""
     }
     function short(s,  n) {
-      match(s, /(OneShot|TwoShot|Encode|Decode)Kernel/)
+      if (s ~ /RowsKernel/) return s ~ /RowSourceE1E/ ? "add_rms_norm" : "quantize"
+      match(s, /(OneShot|TwoShot|Encode|Decode)(RmsNorm)?Kernel/)
       n = substr(s, RSTART, RLENGTH - 6)
+      sub(/RmsNorm/, "", n)
       if (s ~ /ELb1E/) n = n " from fp32"
       if (n == "Decode" && s ~ /DtypeE2ELS[0-9]_3E/) n = n " to fp32"
       return n

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/gpu/kernel_args.h"
 #include "kernels/types.h"
+#include "kernels/validate_epilogue.h"
 
 namespace qrd::gpu {
 namespace {
@@ -52,9 +53,14 @@ absl::Status ValidateOverlap(const LaunchParams& p) {
 }  // namespace
 
 absl::Status ValidateLaunch(const LaunchParams& p, uint32_t world_size) {
-  if (p.epilogue != Epilogue::kNone) {
+  if (p.epilogue != Epilogue::kNone && p.epilogue != Epilogue::kRmsNorm) {
     return absl::UnimplementedError(absl::StrCat("epilogue = ", static_cast<uint32_t>(p.epilogue),
-                                                 ": the gpu backend has none (0)"));
+                                                 ": the gpu backend has none, rms_norm"));
+  }
+  const bool has_norm = p.epilogue == Epilogue::kRmsNorm;
+  if (has_norm) {
+    // First: that fp32 has no RMSNorm is a rule, not a kernel that is missing.
+    if (absl::Status status = ValidateRmsNorm(p); !status.ok()) return status;
   }
   if (p.dtype != Dtype::kFp16 && p.dtype != Dtype::kBf16 && p.dtype != Dtype::kFp32) {
     return absl::UnimplementedError(absl::StrCat("dtype = ", static_cast<uint32_t>(p.dtype),
@@ -88,7 +94,15 @@ absl::Status ValidateLaunch(const LaunchParams& p, uint32_t world_size) {
     return absl::InvalidArgumentError(
         absl::StrCat("count = ", p.count, ": want at most ", count_max));
   }
-  if (p.count == 0) return absl::OkStatus();
+  if (has_norm && p.algorithm == Algorithm::kLibrary) {
+    return absl::UnimplementedError("algorithm = library: has no rms_norm");
+  }
+  if (has_norm && RmsNormKernelsOf(p.codec, p.dtype) == nullptr) {
+    return absl::UnimplementedError(absl::StrCat("codec = ", static_cast<uint32_t>(p.codec),
+                                                 ": not built into this gpu backend for ",
+                                                 std::string(Name(p.dtype)), " with rms_norm"));
+  }
+  if (p.count == 0 || has_norm) return absl::OkStatus();
   for (uint32_t r = 0; r < p.world_size; ++r) {
     for (const absl::Status& status : {ValidateTensor("inputs", r, p.inputs[r], p),
                                        ValidateTensor("outputs", r, p.outputs[r], p)}) {

@@ -60,6 +60,14 @@ QRD_DEVICE void StoreOctet(void* base, uint64_t element, const Octet<kDtype>& oc
   }
 }
 
+// Of a 16-bit dtype, to be read again soon.
+template <Dtype kDtype>
+QRD_DEVICE void StoreOctetKept(void* base, uint64_t element, const Octet<kDtype>& octet) {
+  static_assert(DtypeOnDevice<kDtype>::kIs16);
+  Store16(static_cast<uint8_t*>(base) + element * 2,
+          {{octet.w[0], octet.w[1], octet.w[2], octet.w[3]}});
+}
+
 // The same by a whole wave whose lanes hold neighbouring octets: of fp32, pairs of lanes trade
 // halves, so that every store of the wave is one run of bytes. A wave function.
 template <Dtype kDtype>
@@ -217,6 +225,17 @@ QRD_DEVICE Octet<kDtype> RoundOctet(const Floats& y, uint32_t* non_finite) {
   const bool rare = D::kIs16 ? MaxU32(top & 0xFFFF, top >> 16) >= D::kInf16 : top >= 0x7F800000;
   if (rare) *non_finite += CanonicalizeOctet<kDtype>(octet);
   return octet;
+}
+
+// R(a + b).
+template <Dtype kDtype>
+QRD_DEVICE Octet<kDtype> AddOctets(const Octet<kDtype>& a, const Octet<kDtype>& b) {
+  Floats sum = Widen<kDtype>(a);
+  const Floats y = Widen<kDtype>(b);
+#pragma unroll
+  for (uint32_t j = 0; j < kOctet; ++j) sum.v[j] = sum.v[j] + y.v[j];
+  uint32_t ignored = 0;
+  return RoundOctet<kDtype>(sum, &ignored);
 }
 
 }  // namespace qrd::gpu

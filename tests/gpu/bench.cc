@@ -1,25 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // Speed of the GPU kernels on this device, every figure a ratio from this run:
-//   gpu_bench [codecs] [reduce] [small]     default: all
+//   gpu_bench [codecs] [reduce] [small] [--epilogue]     default: all
 // codecs: encode and decode of 256 MiB against a device copy. reduce: 2, 4, 8 ranks on the device
 // against the least traffic 2S + 4cS of each rank at the copy's rate. small: time of one call in a
-// graph of 20. Times are medians of graph replays, data are random (N(0,1)), inputs are far larger
-// than the cache. Exit status: 0, 2 bad arguments, 77 no GPU.
+// graph of 20. --epilogue: the fused norm against its steps apart. Times are medians of graph
+// replays, data are random (N(0,1)); inputs of codecs and reduce are far larger than the cache.
+// Exit status: 0, 2 bad arguments, 77 no GPU.
 #include <algorithm>
 #include <cstdio>
 #include <functional>
-#include <map>
 #include <random>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "bench_support.h"
 #include "reduce_case.h"
 
 namespace qrd::testing {
 namespace {
-
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 // Median seconds of one run of `record`, which puts `runs` runs on the stream.
 double Time(int runs, const std::function<void(hipStream_t)>& record) {
@@ -42,24 +41,6 @@ double Time(int runs, const std::function<void(hipStream_t)>& record) {
   QRD_MUST(hipEventDestroy(end));
   std::ranges::nth_element(seconds, seconds.begin() + 5);
   return seconds[5];
-}
-
-// Fills device memory with N(0,1) values of the dtype, a block of 16 MiB again and again.
-void Fill(const DeviceBuffer& buffer, Dtype dtype, uint32_t seed) {
-  static std::map<std::pair<Dtype, uint32_t>, Bytes> cache;
-  Bytes& block = cache[{dtype, seed}];
-  if (block.empty()) {
-    std::mt19937 random(seed);
-    std::normal_distribution<float> normal;
-    std::vector<float> values(4 * kMiB);
-    for (float& value : values) value = normal(random);
-    block.resize(values.size() * DtypeBytes(dtype));
-    ReferenceRoundToDtype(dtype, values.data(), values.size(), block.data());
-  }
-  for (uint64_t at = 0; at < buffer.bytes(); at += block.size()) {
-    QRD_MUST(hipMemcpy(buffer.data() + at, block.data(),
-                       std::min(block.size(), buffer.bytes() - at), hipMemcpyHostToDevice));
-  }
 }
 
 // Read and written bytes a second.
@@ -179,10 +160,12 @@ void BenchSmall() {
 
 int main(int argc, char** argv) {
   std::set<std::string> parts(argv + 1, argv + argc);
-  if (parts.empty()) parts = {"codecs", "reduce", "small"};
+  const std::set<std::string> all = {"codecs", "reduce", "small", "--epilogue"};
+  if (parts.empty()) parts = all;
   for (const std::string& part : parts) {
-    if (part == "codecs" || part == "reduce" || part == "small") continue;
-    std::fprintf(stderr, "unknown argument '%s': want codecs, reduce, small\n", part.c_str());
+    if (all.contains(part)) continue;
+    std::fprintf(stderr, "unknown argument '%s': want codecs, reduce, small, --epilogue\n",
+                 part.c_str());
     return 2;
   }
   int devices = 0;
@@ -196,5 +179,6 @@ int main(int argc, char** argv) {
   if (parts.contains("codecs")) qrd::testing::BenchCodecs();
   if (parts.contains("reduce")) qrd::testing::BenchReduce();
   if (parts.contains("small")) qrd::testing::BenchSmall();
+  if (parts.contains("--epilogue")) qrd::testing::BenchEpilogue();
   return 0;
 }

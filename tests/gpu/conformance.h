@@ -35,4 +35,13 @@ void CheckBackend(Report* report);
 // The other process of CheckBackend. Returns its exit status.
 int RunImport(const std::string& device, const std::string& hex);
 
+void CheckGoldenEpilogues(const std::string& folder, Report* report);
+void CheckRmsNormKinds(bool quick, Report* report);
+void CheckRmsNormShapes(Report* report);
+void CheckFp8Conversion(Report* report);
+void CheckRmsNormReplays(int replays, Report* report);
+void CheckRmsNormLateRanks(Report* report);
+void CheckRmsNormMissingRank(Report* report);
+void CheckRmsNormErrors(Report* report);
+
 }  // namespace qrd::testing

@@ -6,6 +6,7 @@
 // Ownership: RAII classes own their device objects.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -75,19 +76,18 @@ class DeviceBuffer {
   void Upload(const void* from) const {
     if (bytes_ != 0) QRD_MUST(hipMemcpy(data(), from, bytes_, hipMemcpyHostToDevice));
   }
+  void Fill(uint8_t value) const { QRD_MUST(hipMemset(data(), value, bytes_)); }
   std::vector<std::byte> Download() const {
     std::vector<std::byte> to(bytes_);
     if (bytes_ != 0) QRD_MUST(hipMemcpy(to.data(), data(), bytes_, hipMemcpyDeviceToHost));
     return to;
   }
   bool GuardsAreIntact() const {
-    std::vector<uint8_t> all(bytes_ + offset_ + 2 * kGuard);
-    QRD_MUST(hipMemcpy(all.data(), memory_, all.size(), hipMemcpyDeviceToHost));
-    for (uint64_t i = 0; i < all.size(); ++i) {
-      const bool inside = i >= kGuard + offset_ && i < kGuard + offset_ + bytes_;
-      if (!inside && all[i] != kPattern) return false;
-    }
-    return true;
+    const uint64_t before = kGuard + offset_;
+    std::vector<uint8_t> guards(before + kGuard);
+    QRD_MUST(hipMemcpy(guards.data(), memory_, before, hipMemcpyDeviceToHost));
+    QRD_MUST(hipMemcpy(guards.data() + before, data() + bytes_, kGuard, hipMemcpyDeviceToHost));
+    return std::ranges::all_of(guards, [](uint8_t byte) { return byte == kPattern; });
   }
 
  private:

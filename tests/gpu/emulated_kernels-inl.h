@@ -35,8 +35,32 @@ struct Emulated {
       Decode<kDtype>, Decode<Dtype::kFp32>};
 };
 
+template <Codec kCodec, Dtype kDtype>
+struct EmulatedRmsNorm {
+  template <bool kOneShot>
+  static void Run(const RmsNormReduceArgs& args) {
+    RunEmulated(args.reduce.blocks * args.reduce.local_count, kBlockThreads,
+                [&] { Entry<kCodec, kDtype>::template RunRmsNorm<kOneShot>(args); });
+  }
+  static constexpr EmulatedRmsNormKernels kKernels = {Run<true>, Run<false>};
+};
+
+inline constexpr uint32_t kEmulatedRowsBlocks = 2;  // of a rank
+template <Dtype kDtype>
+struct EmulatedRows {
+  template <RowSource kSource>
+  static void Run(const RowsArgs& args) {
+    RunEmulated(kEmulatedRowsBlocks * args.local_count, kBlockThreads,
+                [&] { RunRows<kDtype, kSource>(args); });
+  }
+  static constexpr EmulatedRowsKernels kKernels = {Run<RowSource::kReduced>,
+                                                   Run<RowSource::kNormed>};
+};
+
 template <Codec kCodec>
 const EmulatedKernels& EmulatedOf(Dtype dtype);
+template <Codec kCodec>
+const EmulatedRmsNormKernels* EmulatedRmsNormOf(Dtype dtype);
 
 }  // namespace qrd::gpu
 
@@ -47,4 +71,11 @@ const EmulatedKernels& EmulatedOf(Dtype dtype);
     if (dtype == Dtype::kFp16) return Emulated<Codec::codec, Dtype::kFp16>::kKernels; \
     if (dtype == Dtype::kBf16) return Emulated<Codec::codec, Dtype::kBf16>::kKernels; \
     return Emulated<Codec::codec, Dtype::kFp32>::kKernels;                            \
+  }
+#define QRD_EMULATED_RMS_NORM_INSTANCE(codec)                                                 \
+  template <>                                                                                 \
+  const EmulatedRmsNormKernels* EmulatedRmsNormOf<Codec::codec>(Dtype dtype) {                \
+    if (dtype == Dtype::kFp16) return &EmulatedRmsNorm<Codec::codec, Dtype::kFp16>::kKernels; \
+    if (dtype == Dtype::kBf16) return &EmulatedRmsNorm<Codec::codec, Dtype::kBf16>::kKernels; \
+    return nullptr;                                                                           \
   }

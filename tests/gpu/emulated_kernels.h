@@ -20,4 +20,18 @@ struct EmulatedKernels {
 
 const EmulatedKernels& EmulatedKernelsOf(Codec codec, Dtype dtype);
 
+struct EmulatedRmsNormKernels {
+  void (*one_shot)(const RmsNormReduceArgs&);
+  void (*two_shot)(const RmsNormReduceArgs&);
+};
+struct EmulatedRowsKernels {
+  void (*add_rms_norm)(const RowsArgs&);
+  void (*quantize)(const RowsArgs&);
+};
+// Null: not in this build of the kernels, or not a 16-bit dtype.
+const EmulatedRmsNormKernels* EmulatedRmsNormKernelsOf(Codec codec, Dtype dtype);
+const EmulatedRowsKernels* EmulatedRowsKernelsOf(Dtype dtype);
+// Lanes of a wave of this build.
+uint32_t EmulatedWaveLanes();
+
 }  // namespace qrd::gpu

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "emulated_communicator.h"
 #include "emulated_kernels.h"
 #include "golden_files.h"
 #include "gtest/gtest.h"
@@ -19,6 +20,7 @@ namespace {
 
 using testing::Bytes;
 using testing::Data;
+using testing::EmulatedCommunicator;
 using testing::GoldenFolder;
 using testing::MakeTensor;
 
@@ -110,63 +112,6 @@ TEST(EmulatedCodecTest, GoldenFilesAreMatchedByteForByte) {
   }
   EXPECT_GT(checked, 100);
 }
-
-struct alignas(16) Line {
-  std::byte bytes[16];
-};
-
-// Ranks' memory, as kernels/gpu/gpu_collective.h lays it out.
-class EmulatedCommunicator {
- public:
-  EmulatedCommunicator(uint32_t world_size, uint32_t blocks)
-      : world_size_(world_size), blocks_(blocks), status_(world_size) {
-    for (uint32_t r = 0; r < world_size; ++r) {
-      controls_.push_back(std::make_unique<gpu::Control>());
-      inboxes_.emplace_back(gpu::InboxBytes(blocks, world_size, gpu::kBlockThreads / 32) /
-                            sizeof(Line));
-    }
-  }
-
-  // Runs one operation on the ranks of `present`.
-  void Run(Codec codec, Algorithm algorithm, Dtype dtype, ReduceOp op, uint64_t count,
-           std::span<const void* const> inputs, std::span<void* const> outputs,
-           std::vector<uint32_t> present = {}) {
-    if (present.empty()) {
-      for (uint32_t r = 0; r < world_size_; ++r) present.push_back(r);
-    }
-    gpu::AllReduceArgs args = {};
-    uintptr_t addresses = 0;
-    for (uint32_t r = 0; r < world_size_; ++r) {
-      args.inputs[r] = inputs[r];
-      args.outputs[r] = outputs[r];
-      addresses |= reinterpret_cast<uintptr_t>(inputs[r]) | reinterpret_cast<uintptr_t>(outputs[r]);
-      args.controls[r] = controls_[r].get();
-      args.inboxes[r] = reinterpret_cast<uint8_t*>(inboxes_[r].data());
-    }
-    args.status = status_.data();
-    args.abort = &abort_;
-    args.count = count;
-    args.timeout_ns = timeout_ns;
-    args.world_size = world_size_;
-    args.local_count = static_cast<uint32_t>(present.size());
-    for (size_t i = 0; i < present.size(); ++i) args.local[i] = static_cast<uint8_t>(present[i]);
-    args.average = op == ReduceOp::kAvg;
-    args.aligned = addresses % 16 == 0;
-    gpu::PlanSteps(codec, algorithm, dtype, gpu::kBlockThreads / 32, blocks_, &args);
-    const gpu::EmulatedKernels& kernels = gpu::EmulatedKernelsOf(codec, dtype);
-    (algorithm == Algorithm::kOneShot ? kernels.one_shot : kernels.two_shot)(args);
-  }
-  const gpu::RankStatus& status(uint32_t rank) const { return status_[rank]; }
-  uint32_t aborted() const { return abort_; }
-  uint64_t timeout_ns = 600'000'000'000;
-
- private:
-  uint32_t world_size_, blocks_;
-  std::vector<std::unique_ptr<gpu::Control>> controls_;
-  std::vector<std::vector<Line>> inboxes_;
-  std::vector<gpu::RankStatus> status_;
-  uint32_t abort_ = 0;
-};
 
 uint64_t CountNonFinite(Dtype dtype, const Bytes& tensor) {
   uint64_t non_finite = 0;

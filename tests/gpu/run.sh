@@ -2,22 +2,24 @@
 # SPDX-License-Identifier: Apache-2.0
 # Runs everything of tests/gpu that needs a GPU, from a tree that was built with QRD_GPU=cuda or hip.
 #
-#   tests/gpu/run.sh [BUILD_DIR] [--golden DIR] [--sanitizer] [--bench]
+#   tests/gpu/run.sh [BUILD_DIR] [--golden DIR] [--epilogue] [--filter F] [--mps] [--sanitizer] [--bench]
 #
 #   BUILD_DIR     where tests/gpu/gpu_conformance is, default build; a folder with the programs alone will do
-#   --golden DIR  golden files, default tests/data/golden/codec beside this script
+#   --golden DIR  golden files of codecs (default tests/data/golden/codec beside this script); those of epilogues
+#                 are in DIR/../epilogue
+#   --epilogue    only what has a norm, of the kernels' tests and (with --bench) of the benchmark
 #   --filter F    of the tests with a daemon and client processes (GoogleTest's --gtest_filter); "-": none
 #   --mps         those again under CUDA MPS
 #   --sanitizer   also memcheck and racecheck on small sizes (compute-sanitizer)
 #   --bench       also the benchmark, whose table goes to standard output
 #   --no-conformance  not the kernels, only what was asked for else
 #   --pack DIR    run nothing: copy programs, libraries, golden files and this script to DIR, which then runs on
-#                 another machine by DIR/run.sh DIR --golden DIR/golden
+#                 another machine by DIR/run.sh DIR --golden DIR/golden/codec
 #
 # The last line is "N passed, N failed". Exit status: 0 all passed, 1 not, 2 bad arguments, 77 no GPU.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd) || exit 1
-build=build golden=$here/../data/golden/codec sanitizer=0 bench=0 mps=0 filter='*' pack='' conformance=1
+build=build golden=$here/../data/golden/codec sanitizer=0 bench=0 mps=0 filter='*' pack='' conformance=1 epilogue=0
 while (($#)); do
   case $1 in
     --golden) [[ $# -ge 2 ]] || { echo "--golden wants a folder" >&2; exit 2; }; golden=$2; shift ;;
@@ -27,7 +29,8 @@ while (($#)); do
     --mps) mps=1 ;;
     --sanitizer) sanitizer=1 ;;
     --bench) bench=1 ;;
-    -h | --help) sed -n '3,18s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    --epilogue) epilogue=1 ;;
+    -h | --help) sed -n '3,19s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     -*) echo "unknown argument '$1'; try --help" >&2; exit 2 ;;
     *) build=$1 ;;
   esac
@@ -38,7 +41,7 @@ programs=$build/tests/gpu
 [[ -x $programs/gpu_conformance ]] || { echo "no gpu_conformance in $build" >&2; exit 2; }
 
 if [[ $pack ]]; then
-  mkdir -p "$pack/lib" "$pack/golden" || exit 1
+  mkdir -p "$pack/lib" "$pack/golden/codec" || exit 1
   packed=()
   for program in "$programs/gpu_conformance" "$programs/gpu_bench" "$programs/gpu_served_test" "$programs/gpu_served_bench" \
     "$build/daemon/qrd" "$build/client/tools/qrctl" "$build/client/tools/qrbench"; do
@@ -48,7 +51,8 @@ if [[ $pack ]]; then
     ldd "$program" | awk '$3 ~ /^\// && $1 !~ /^lib(c|m|dl|rt|pthread)\.so/ { print $3 }' |
       xargs -r cp -L -u -t "$pack/lib/" || exit 1
   done
-  cp "${BASH_SOURCE[0]}" "$pack/" && cp "$golden"/* "$pack/golden/" || exit 1
+  cp "${BASH_SOURCE[0]}" "$pack/" && cp "$golden"/* "$pack/golden/codec/" &&
+    cp -r "$golden/../epilogue" "$pack/golden/" || exit 1
   strip "${packed[@]}" "$pack"/lib/*
   exit 0
 fi
@@ -68,8 +72,10 @@ count() {
 log=$(mktemp) || exit 1
 trap 'rm -f "$log"' EXIT
 
+parts=()
+((epilogue)) && parts=(rms_norm)
 if ((conformance)); then
-  "$programs/gpu_conformance" "$golden" 2>&1 | tee "$log"
+  "$programs/gpu_conformance" "$golden" "${parts[@]}" 2>&1 | tee "$log"
   [[ ${PIPESTATUS[0]} -eq 77 ]] && { echo "0 passed, 0 failed, 1 skipped"; exit 77; }
   count "$log"
 fi
@@ -118,7 +124,10 @@ if ((sanitizer)); then
     grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$log"
   done
 fi
-((bench)) && "$programs/gpu_bench"
-((bench)) && [[ -x $programs/gpu_served_bench ]] && "$programs/gpu_served_bench"
+if ((bench)); then
+  ((epilogue)) && parts=(--epilogue)
+  "$programs/gpu_bench" "${parts[@]}"
+  [[ -x $programs/gpu_served_bench ]] && "$programs/gpu_served_bench"
+fi
 echo "$passed passed, $failed failed"
 ((failed == 0))

@@ -211,7 +211,7 @@ EpilogueRunner HostRunner(Backend* backend) {
         return RunOnHost(c, params, tensors, [backend](const LaunchParams& p) {
           if (absl::Status status = backend->Validate(p); !status.ok()) return status;
           // In three parts, as the engine would.
-          const uint64_t units = TileCount(p.count);
+          const uint64_t units = backend->UnitCount(p);
           for (uint64_t part = 0; part < 3; ++part) {
             backend->Run(p, {units * part / 3, units * (part + 1) / 3});
           }

@@ -69,17 +69,21 @@ void PrintBackend(const v1::BackendCapability& backend) {
                {"DTYPES"},
                {"WIRE / PAYLOAD", Align::kRight},
                {"ALGORITHMS"},
+               {"EPILOGUES"},
                {"RANKS", Align::kRight}});
   for (const v1::KernelInstance& instance : backend.instances()) {
-    std::vector<std::string> dtypes, algorithms;
+    std::vector<std::string> dtypes, algorithms, epilogues = {"none"};
     for (const int dtype : instance.dtypes()) {
       dtypes.push_back(ShortName(static_cast<v1::Dtype>(dtype)));
     }
     for (const int algorithm : instance.algorithms()) {
       algorithms.push_back(ShortName(static_cast<v1::Algorithm>(algorithm)));
     }
+    for (const int epilogue : instance.epilogues()) {
+      epilogues.push_back(ShortName(static_cast<v1::Epilogue>(epilogue)));
+    }
     table.AddRow({ShortName(instance.codec()), absl::StrJoin(dtypes, ","), Ratios(instance),
-                  absl::StrJoin(algorithms, ","),
+                  absl::StrJoin(algorithms, ","), absl::StrJoin(epilogues, ","),
                   absl::StrCat(instance.world_size_min(), "-", instance.world_size_max())});
   }
   Print(table.ToString());

@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0
+// RMSNorm and FP8 of whole rows by a block: steps 2 to 9 of the contract of epilogues. A thread
+// holds a row's octets in registers from the load to the last store: eight slots, of one row of up
+// to 16384 elements or of two of up to 8192, whose waits then overlap. Slot s, thread t: octet
+// (s % slots of a row) * kBlockThreads + t, so a wave has a run of neighbouring octets.
+//
+// Sum of squares, in the order of the contract: a tree over the octet, then over lanes at distance
+// 1, 2, 4, ..., then over waves, each level of neighbours; what is missing is +0. Maxima as
+// integers. Both cross the waves in parallel: every wave writes a partial, passes the barrier, and
+// reduces all partials itself.
+//
+// Thread safety: block functions, all threads together.
+#pragma once
+
+#include "kernels/gpu/device.h"
+#include "kernels/gpu/fp8.h"
+#include "kernels/gpu/kernel_args.h"
+#include "kernels/gpu/values.h"
+
+namespace qrd::gpu {
+
+inline constexpr uint32_t kRowSlots = 8;
+inline constexpr uint32_t kRowWaves = kBlockThreads / kWaveLanes;
+inline constexpr uint32_t kSlotElements = kBlockThreads * kOctet;
+static_assert(kRowSlots * kSlotElements == kHiddenMax);
+
+struct RowShared {
+  // Two sets in turn: a barrier a use is enough.
+  float sums[2][kRowSlots * kRowWaves];
+  uint32_t maxima[2][kRowWaves];  // of the first row below, of the second above
+};
+
+// Where the values of a row come from.
+enum class RowSource {
+  kStored,   // residual_out has the sum with the residual
+  kReduced,  // the residual is added here
+  kNormed,   // the norm is there: FP8 only
+};
+
+template <Dtype kDtype>
+class Rows {
+ public:
+  QRD_DEVICE Rows(const RmsNormArgs& args, uint32_t rank, RowShared& shared)
+      : args_(args),
+        rank_(rank),
+        octets_(args.hidden / kOctet),
+        is_wide_(args.hidden > kRowSlots / 2 * kSlotElements),
+        shared_(shared) {}
+
+  // Rows of a pass.
+  QRD_DEVICE uint32_t pass_rows() const { return is_wide_ ? 1 : 2; }
+
+  // Row `first` and, if has_second, `second`: of a pass of two rows only.
+  template <RowSource kSource>
+  QRD_DEVICE void Run(const void* reduced, uint64_t first, uint64_t second, bool has_second) {
+    first_ = first * args_.hidden;
+    second_ = second * args_.hidden;
+    has_second_ = has_second;
+    set_ ^= 1;
+    Octet<kDtype> x[kRowSlots];
+    Load<kSource>(reduced, x);
+    if constexpr (kSource != RowSource::kNormed) Normalize(x);
+    if (args_.quant == Quant::kNone) return;
+    if (args_.scale_groups) {
+      QuantizeGroups(first, second, x);
+    } else {
+      QuantizeRows(first, second, x);
+    }
+  }
+
+ private:
+  using D = DtypeOnDevice<kDtype>;
+  static constexpr uint32_t kMagnitudes = 0x7FFF7FFFu;
+  static constexpr uint32_t kHalf = kRowSlots / 2;
+
+  QRD_DEVICE uint32_t OctetOf(uint32_t slot) const {
+    return (is_wide_ ? slot : slot % kHalf) * kBlockThreads + ThreadIndex();
+  }
+  // Some thread of the block has data in the slot.
+  QRD_DEVICE bool SlotIsUsed(uint32_t slot) const {
+    const uint32_t k = is_wide_ ? slot : slot % kHalf;
+    return k * kBlockThreads < octets_ && (slot < kHalf || is_wide_ || has_second_);
+  }
+  QRD_DEVICE bool HasOctet(uint32_t slot) const {
+    return SlotIsUsed(slot) && OctetOf(slot) < octets_;
+  }
+  QRD_DEVICE uint64_t ElementOf(uint32_t slot) const {
+    return (slot < kHalf || is_wide_ ? first_ : second_) + OctetOf(slot) * kOctet;
+  }
+
+  template <RowSource kSource>
+  QRD_DEVICE void Load(const void* reduced, Octet<kDtype> (&x)[kRowSlots]) const {
+    const void* from = kSource == RowSource::kStored   ? args_.residual_out[rank_]
+                       : kSource == RowSource::kNormed ? args_.normed[rank_]
+                                                       : reduced;
+#pragma unroll
+    for (uint32_t s = 0; s < kRowSlots; ++s) {
+      x[s] = HasOctet(s) ? LoadOctet<kDtype>(from, ElementOf(s)) : Octet<kDtype>{};
+    }
+    if constexpr (kSource == RowSource::kReduced) AddResidual(x);
+  }
+
+  QRD_DEVICE void AddResidual(Octet<kDtype> (&x)[kRowSlots]) const {
+    const void* residual = args_.residual[rank_];
+    Octet<kDtype> y[kHalf];
+#pragma unroll
+    for (uint32_t half = 0; half < kRowSlots; half += kHalf) {
+#pragma unroll
+      for (uint32_t s = 0; s < kHalf; ++s) {
+        y[s] = residual != nullptr && HasOctet(half + s)
+                   ? LoadOctet<kDtype>(residual, ElementOf(half + s))
+                   : Octet<kDtype>{};
+      }
+#pragma unroll
+      for (uint32_t s = 0; s < kHalf; ++s) {
+        if (!HasOctet(half + s)) continue;
+        x[half + s] = AddOctets<kDtype>(x[half + s], y[s]);
+        StoreOctetKept<kDtype>(args_.residual_out[rank_], ElementOf(half + s), x[half + s]);
+      }
+    }
+  }
+
+  // Squares are exact, so a multiply-add rounds as the addition alone would.
+  static QRD_DEVICE float SumSquares(const Octet<kDtype>& octet) {
+    const Floats x = Widen<kDtype>(octet);
+    float pairs[kOctet / 2];
+#pragma unroll
+    for (uint32_t j = 0; j < kOctet / 2; ++j) {
+      pairs[j] = Fma(x.v[2 * j + 1], x.v[2 * j + 1], x.v[2 * j] * x.v[2 * j]);
+    }
+    return (pairs[0] + pairs[1]) + (pairs[2] + pairs[3]);
+  }
+
+  // One level of the tree over lanes for kCount values of each lane; each half of a pair of lanes
+  // goes on with half of the values.
+  template <uint32_t kDistance, uint32_t kCount>
+  static QRD_DEVICE void FoldLanes(float (&v)[kRowSlots]) {
+    const bool is_upper = (LaneIndex() & kDistance) != 0;
+#pragma unroll
+    for (uint32_t i = 0; i < kCount / 2; ++i) {
+      const float sent = is_upper ? v[i] : v[i + kCount / 2];
+      const float kept = is_upper ? v[i + kCount / 2] : v[i];
+      v[i] = kept + Float(LaneXor<kDistance>(Bits(sent)));
+    }
+  }
+
+  // The sums of squares of both rows.
+  QRD_DEVICE void SumRows(const Octet<kDtype> (&x)[kRowSlots], float* first, float* second) {
+    float v[kRowSlots];
+#pragma unroll
+    for (uint32_t s = 0; s < kRowSlots; ++s) v[s] = SlotIsUsed(s) ? SumSquares(x[s]) : 0.0f;
+    FoldLanes<1, 8>(v);
+    FoldLanes<2, 4>(v);
+    FoldLanes<4, 2>(v);
+    float sum = v[0];
+    sum += Float(LaneXor<8>(Bits(sum)));
+    sum += Float(LaneXor<16>(Bits(sum)));
+    if constexpr (kWaveLanes == 64) sum += Float(LaneXor<kWaveLanes / 2>(Bits(sum)));
+    const uint32_t lane = LaneIndex(), wave = WaveIndex();
+    if (lane < kRowSlots) {
+      const uint32_t slot = (lane & 1) * 4 + (lane & 2) + (lane >> 2);
+      shared_.sums[set_][slot * kRowWaves + wave] = sum;
+    }
+    BlockBarrier();
+    // 16 lanes a half: the first row's, the second's; of a wide row both.
+    const float* partials = shared_.sums[set_];
+    float part;
+    if constexpr (kRowSlots * kRowWaves == 64) {
+      part = partials[2 * (lane % 32)] + partials[2 * (lane % 32) + 1];
+    } else {
+      part = partials[lane % 32];
+    }
+    part += Float(ReducePartner<1>(Bits(part)));
+    part += Float(ReducePartner<2>(Bits(part)));
+    part += Float(ReducePartner<4>(Bits(part)));
+    part += Float(ReducePartner<8>(Bits(part)));
+    const float other = Float(LaneXor<16>(Bits(part)));
+    const bool is_second = (lane & 16) != 0;
+    *first = is_wide_ ? part + other : is_second ? other : part;
+    *second = is_wide_ ? *first : is_second ? part : other;
+  }
+
+  QRD_DEVICE float Rstd(float sum_of_squares) const {
+    const float mean = Divide(sum_of_squares, static_cast<float>(args_.hidden));
+    return Reciprocal(Sqrt(mean + args_.eps));
+  }
+
+  QRD_DEVICE Floats LoadGain(uint32_t octet) const {
+    const auto* weight = static_cast<const uint8_t*>(args_.weight[rank_]);
+    Floats gain;
+    if (args_.weight_is_fp32) {
+      const Vec16 low = Load16(weight + octet * kOctet * 4),
+                  high = Load16(weight + octet * kOctet * 4 + 16);
+#pragma unroll
+      for (uint32_t j = 0; j < 4; ++j)
+        gain.v[j] = Float(low.w[j]), gain.v[4 + j] = Float(high.w[j]);
+    } else {
+      const Vec16 v = Load16(weight + octet * kOctet * 2);
+      gain = Widen<kDtype>(Octet<kDtype>{{v.w[0], v.w[1], v.w[2], v.w[3]}});
+    }
+#pragma unroll
+    for (uint32_t j = 0; j < kOctet; ++j) gain.v[j] = gain.v[j] + args_.gain_bias;
+    return gain;
+  }
+
+  QRD_DEVICE void Normalize(Octet<kDtype> (&x)[kRowSlots]) {
+    float first, second;
+    SumRows(x, &first, &second);
+    const float first_rstd = Rstd(first), second_rstd = Rstd(second);
+#pragma unroll
+    for (uint32_t k = 0; k < kHalf; ++k) {
+      if (!HasOctet(k)) continue;
+      Floats gain = LoadGain(OctetOf(k));
+      NormalizeSlot(k, first_rstd, gain, x[k]);
+      if (!HasOctet(k + kHalf)) continue;
+      if (is_wide_) gain = LoadGain(OctetOf(k + kHalf));
+      NormalizeSlot(k + kHalf, second_rstd, gain, x[k + kHalf]);
+    }
+  }
+
+  QRD_DEVICE void NormalizeSlot(uint32_t slot, float rstd, const Floats& gain,
+                                Octet<kDtype>& x) const {
+    Floats y = Widen<kDtype>(x);
+#pragma unroll
+    for (uint32_t j = 0; j < kOctet; ++j) y.v[j] = (y.v[j] * rstd) * gain.v[j];
+    uint32_t ignored = 0;
+    x = RoundOctet<kDtype>(y, &ignored);
+    void* normed = args_.normed[rank_];
+    if (normed != nullptr) StoreOctetKept<kDtype>(normed, ElementOf(slot), x);
+  }
+
+  static QRD_DEVICE uint32_t MaxPair(const Octet<kDtype>& x) {
+    return MaxU16x2(MaxU16x2(x.w[0] & kMagnitudes, x.w[1] & kMagnitudes),
+                    MaxU16x2(x.w[2] & kMagnitudes, x.w[3] & kMagnitudes));
+  }
+
+  struct Scaling {
+    float scale;
+    bool is_poisoned;
+  };
+  // `top`: the largest magnitude as bits of the dtype.
+  QRD_DEVICE Scaling ScalingOf(uint32_t top) const {
+    if (top >= D::kInf16) return {Float(kPoisonedScaleBits), true};
+    const float amax = kDtype == Dtype::kFp16 ? Fp16Low(top) : Float(top << 16);
+    return {ScaleOf(amax, args_.divisor), false};
+  }
+
+  QRD_DEVICE void StoreCodes(uint32_t slot, const Octet<kDtype>& x, const Divider& divider,
+                             bool is_poisoned) const {
+    Floats y = Widen<kDtype>(x);
+    divider.Divide(y);
+    uint32_t low, high;
+    EncodeFp8(args_.quant, y, &low, &high);
+    if (is_poisoned) low = high = Fp8NanWord(args_.quant);
+    StoreOnce8(args_.out8[rank_] + ElementOf(slot), low, high);
+  }
+
+  QRD_DEVICE void QuantizeRows(uint64_t first_row, uint64_t second_row,
+                               const Octet<kDtype> (&x)[kRowSlots]) {
+    uint32_t first = 0, second = 0;
+#pragma unroll
+    for (uint32_t k = 0; k < kHalf; ++k) {
+      first = MaxU16x2(first, MaxPair(x[k]));
+      second = MaxU16x2(second, MaxPair(x[k + kHalf]));
+    }
+    uint32_t tops = WaveMaxU16x2(MaxU16x2(PackLow16(first, second), PackHigh16(first, second)));
+    const uint32_t wave = WaveIndex();
+    if (LaneIndex() == 0) shared_.maxima[set_][wave] = tops;
+    BlockBarrier();
+    tops = shared_.maxima[set_][LaneIndex() % kRowWaves];
+    tops = MaxU16x2(tops, ReducePartner<1>(tops));
+    tops = MaxU16x2(tops, ReducePartner<2>(tops));
+    if constexpr (kRowWaves == 8) tops = MaxU16x2(tops, ReducePartner<4>(tops));
+    uint32_t first_top = tops & 0xFFFF, second_top = tops >> 16;
+    if (is_wide_) first_top = second_top = MaxU32(first_top, second_top);
+    QuantizeHalf<0>(first_top, first_row, true, x);
+    QuantizeHalf<kHalf>(second_top, second_row, has_second_, x);
+  }
+
+  template <uint32_t kFirstSlot>
+  QRD_DEVICE void QuantizeHalf(uint32_t top, uint64_t row, bool has_scale,
+                               const Octet<kDtype> (&x)[kRowSlots]) const {
+    const Scaling scaling = ScalingOf(top);
+    if (ThreadIndex() == 0 && has_scale) args_.scales[rank_][row] = scaling.scale;
+    const Divider divider(scaling.scale);
+#pragma unroll
+    for (uint32_t s = kFirstSlot; s < kFirstSlot + kHalf; ++s) {
+      if (HasOctet(s)) StoreCodes(s, x[s], divider, scaling.is_poisoned);
+    }
+  }
+
+  QRD_DEVICE void QuantizeGroups(uint64_t first_row, uint64_t second_row,
+                                 const Octet<kDtype> (&x)[kRowSlots]) const {
+    constexpr uint32_t kLanes = kScaleGroup / kOctet;
+    const uint32_t row_groups = (octets_ + kLanes - 1) / kLanes;
+#pragma unroll
+    for (uint32_t s = 0; s < kRowSlots; ++s) {
+      if (!SlotIsUsed(s)) continue;
+      const uint32_t pair = MaxPair(x[s]);
+      const Scaling scaling = ScalingOf(GroupMaxU32<kLanes>(MaxU32(pair & 0xFFFF, pair >> 16)));
+      if (!HasOctet(s)) continue;
+      const uint32_t octet = OctetOf(s);
+      if (octet % kLanes == 0) {
+        const uint64_t row = s < kHalf || is_wide_ ? first_row : second_row;
+        args_.scales[rank_][row * row_groups + octet / kLanes] = scaling.scale;
+      }
+      StoreCodes(s, x[s], Divider(scaling.scale), scaling.is_poisoned);
+    }
+  }
+
+  const RmsNormArgs& args_;
+  const uint32_t rank_;
+  const uint32_t octets_;  // of a row
+  const bool is_wide_;     // a row takes more than half of the slots
+  RowShared& shared_;
+  uint64_t first_ = 0, second_ = 0;  // elements
+  bool has_second_ = false;
+  uint32_t set_ = 0;
+};
+
+// All rows of the ranks of a launch, as operations of their own.
+template <Dtype kDtype, RowSource kSource>
+QRD_DEVICE void RunRows(const RowsArgs& args) {
+  const uint32_t rank = args.local[BlockIndex() % args.local_count];
+  const uint32_t blocks = GridBlocks() / args.local_count;
+  Rows<kDtype> rows(args.norm, rank, BlockShared<RowShared>());
+  const uint32_t step = MinU32(rows.pass_rows(), args.pass_rows);
+#pragma unroll 1
+  for (uint64_t row = uint64_t{BlockIndex() / args.local_count} * step; row < args.norm.tokens;
+       row += uint64_t{blocks} * step) {
+    rows.template Run<kSource>(args.reduced[rank], row, row + 1,
+                               step == 2 && row + 1 < args.norm.tokens);
+  }
+}
+
+}  // namespace qrd::gpu

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks of a communicator on the emulated device, as kernels/gpu/gpu_collective.h lays their memory
+// out.
+//
+// Thread safety: none; one test uses it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "emulated_kernels.h"
+#include "kernels/types.h"
+
+namespace qrd::testing {
+
+struct alignas(16) Line {
+  std::byte bytes[16];
+};
+
+class EmulatedCommunicator {
+ public:
+  EmulatedCommunicator(uint32_t world_size, uint32_t blocks)
+      : world_size_(world_size), blocks_(blocks), status_(world_size) {
+    for (uint32_t r = 0; r < world_size; ++r) {
+      controls_.push_back(std::make_unique<gpu::Control>());
+      inboxes_.emplace_back(gpu::InboxBytes(blocks, world_size, waves()) / sizeof(Line));
+    }
+  }
+
+  // Runs one operation on the ranks of `present`; empty: all.
+  void Run(Codec codec, Algorithm algorithm, Dtype dtype, ReduceOp op, uint64_t count,
+           std::span<const void* const> inputs, std::span<void* const> outputs,
+           std::vector<uint32_t> present = {}) {
+    const gpu::AllReduceArgs args =
+        MakeArgs(codec, algorithm, dtype, op, count, inputs, outputs, std::move(present));
+    const gpu::EmulatedKernels& kernels = gpu::EmulatedKernelsOf(codec, dtype);
+    (algorithm == Algorithm::kOneShot ? kernels.one_shot : kernels.two_shot)(args);
+  }
+  // The same with residual and norm.
+  void RunRmsNorm(Codec codec, Algorithm algorithm, Dtype dtype, const RmsNormParams& norm,
+                  std::span<const void* const> inputs, std::vector<uint32_t> present = {}) {
+    const gpu::RmsNormReduceArgs args = {
+        MakeArgs(codec, algorithm, dtype, ReduceOp::kSum, norm.tokens * norm.hidden, inputs, {},
+                 std::move(present)),
+        gpu::MakeRmsNormArgs(norm, world_size_)};
+    const gpu::EmulatedRmsNormKernels& kernels = *gpu::EmulatedRmsNormKernelsOf(codec, dtype);
+    (algorithm == Algorithm::kOneShot ? kernels.one_shot : kernels.two_shot)(args);
+  }
+  // Every rank's counters of rows are back at their start.
+  bool RowCountersAreZero() const {
+    for (const auto& control : controls_) {
+      for (const uint32_t count : control->row_groups) {
+        if (count != 0) return false;
+      }
+    }
+    return true;
+  }
+  const gpu::RankStatus& status(uint32_t rank) const { return status_[rank]; }
+  uint32_t aborted() const { return abort_; }
+  uint64_t timeout_ns = 600'000'000'000;
+  bool direct = true;  // as if all ranks were on one device
+
+ private:
+  static uint32_t waves() { return gpu::kBlockThreads / gpu::EmulatedWaveLanes(); }
+
+  gpu::AllReduceArgs MakeArgs(Codec codec, Algorithm algorithm, Dtype dtype, ReduceOp op,
+                              uint64_t count, std::span<const void* const> inputs,
+                              std::span<void* const> outputs, std::vector<uint32_t> present) {
+    if (present.empty()) {
+      for (uint32_t r = 0; r < world_size_; ++r) present.push_back(r);
+    }
+    gpu::AllReduceArgs args = {};
+    uintptr_t addresses = 0;
+    for (uint32_t r = 0; r < world_size_; ++r) {
+      args.inputs[r] = inputs[r];
+      args.outputs[r] = outputs.empty() ? nullptr : outputs[r];
+      addresses |= reinterpret_cast<uintptr_t>(args.inputs[r]) |
+                   reinterpret_cast<uintptr_t>(args.outputs[r]);
+      args.controls[r] = controls_[r].get();
+      args.inboxes[r] = reinterpret_cast<uint8_t*>(inboxes_[r].data());
+    }
+    args.status = status_.data();
+    args.abort = &abort_;
+    args.count = count;
+    args.timeout_ns = timeout_ns;
+    args.world_size = world_size_;
+    args.local_count = static_cast<uint32_t>(present.size());
+    for (size_t i = 0; i < present.size(); ++i) args.local[i] = static_cast<uint8_t>(present[i]);
+    args.average = op == ReduceOp::kAvg;
+    args.aligned = addresses % 16 == 0;
+    args.direct = direct;
+    gpu::PlanSteps(codec, algorithm, dtype, waves(), blocks_, &args);
+    return args;
+  }
+
+  uint32_t world_size_, blocks_;
+  std::vector<std::unique_ptr<gpu::Control>> controls_;
+  std::vector<std::vector<Line>> inboxes_;
+  std::vector<gpu::RankStatus> status_;
+  uint32_t abort_ = 0;
+};
+
+}  // namespace qrd::testing

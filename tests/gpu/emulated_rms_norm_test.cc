@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+// All-reduce with RMSNorm and FP8 of the GPU kernels, run lane by lane on the CPU
+// (kernels/gpu/device_emulated.h), with waves of 32 or of 64 lanes: the same bytes as the scalar
+// reference and as the golden files.
+#include <cstring>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "emulated_communicator.h"
+#include "emulated_kernels.h"
+#include "golden_epilogue.h"
+#include "gtest/gtest.h"
+#include "kernels/gpu/plan.h"
+#include "rms_norm_case.h"
+
+namespace qrd {
+namespace {
+
+using testing::Bytes;
+using testing::EmulatedCommunicator;
+using testing::RmsNormData;
+using testing::RmsNormOptions;
+using testing::RmsNormShape;
+
+// Host memory aligned to 16, with a guard behind it.
+class HostBuffer {
+ public:
+  explicit HostBuffer(uint64_t bytes) : bytes_(bytes), lines_(bytes / 16 + 2, testing::Line{}) {
+    std::memset(data() + bytes, 0x77, Room());
+  }
+  std::byte* data() const { return const_cast<std::byte*>(lines_[0].bytes); }
+  uint64_t bytes() const { return bytes_; }
+  void Upload(const void* from) const { std::memcpy(data(), from, bytes_); }
+  void Fill(uint8_t value) const { std::memset(data(), value, bytes_); }
+  Bytes Download() const { return {data(), data() + bytes_}; }
+  bool GuardsAreIntact() const {
+    for (uint64_t i = 0; i < Room(); ++i) {
+      if (data()[bytes_ + i] != std::byte{0x77}) return false;
+    }
+    return true;
+  }
+
+ private:
+  uint64_t Room() const { return lines_.size() * 16 - bytes_; }
+  uint64_t bytes_;
+  std::vector<testing::Line> lines_;
+};
+using Tensors = testing::RmsNormTensors<HostBuffer>;
+
+void Expect(bool passed, const std::string& what) { EXPECT_TRUE(passed) << what; }
+
+void RunFused(EmulatedCommunicator& communicator, const LaunchParams& params) {
+  communicator.RunRmsNorm(params.codec, params.algorithm, params.dtype, params.rms_norm,
+                          params.inputs);
+  EXPECT_TRUE(communicator.RowCountersAreZero());
+}
+
+void CheckCase(EmulatedCommunicator& communicator, const RmsNormData& data,
+               const RmsNormOptions& options) {
+  const Tensors tensors(data.shape());
+  tensors.Upload(data, options);
+  RunFused(communicator, tensors.Params(options));
+  tensors.CheckResults(data, options, "fused", Expect);
+}
+
+gpu::RowsArgs RowsOf(const LaunchParams& params) {
+  gpu::RowsArgs args = {};
+  args.norm = gpu::MakeRmsNormArgs(params.rms_norm, params.world_size);
+  args.local_count = params.world_size;
+  args.pass_rows = 2;
+  for (uint32_t r = 0; r < params.world_size; ++r) {
+    args.reduced[r] = params.inputs[r];
+    args.local[r] = static_cast<uint8_t>(r);
+  }
+  return args;
+}
+
+constexpr RmsNormOptions kKinds[] = {
+    {},
+    {.gemma = true, .weight_is_fp32 = true},
+    {.quant = Quant::kE4m3fn},
+    {.gemma = true, .quant = Quant::kE4m3fnuz, .mirror = true},
+    {.weight_is_fp32 = true, .quant = Quant::kE4m3fnuz, .divisor = 224},
+    {.quant = Quant::kE4m3fn, .scale_group = 128, .mirror = true},
+    {.gemma = true, .quant = Quant::kE4m3fnuz, .scale_group = 128},
+};
+
+bool IsBuilt(Codec codec) { return gpu::EmulatedRmsNormKernelsOf(codec, Dtype::kBf16) != nullptr; }
+
+class EmulatedRmsNormTest : public ::testing::TestWithParam<uint32_t> {};
+
+// One communicator for all of them: calls of different shapes follow each other. Rows begin and end
+// inside of tiles; every kind of output comes in turn.
+TEST_P(EmulatedRmsNormTest, EveryCodecAndAlgorithmGivesTheReferencesBytes) {
+  const uint32_t world_size = GetParam();
+  EmulatedCommunicator communicator(world_size, world_size < 4 ? 2 : 1);
+  uint32_t seed = world_size;
+  for (const Codec codec : kAllCodecs) {
+    if (!IsBuilt(codec)) continue;
+    for (const Algorithm algorithm : {Algorithm::kOneShot, Algorithm::kTwoShot}) {
+      for (const Dtype dtype : {Dtype::kFp16, Dtype::kBf16}) {
+        ++seed;
+        RmsNormShape shape{codec, algorithm, dtype, world_size, 11, 1048, seed};
+        shape.residuals_differ = seed % 3 == 0;
+        shape.special_rows = true;
+        CheckCase(communicator, RmsNormData(shape), kKinds[seed % std::size(kKinds)]);
+      }
+    }
+  }
+}
+INSTANTIATE_TEST_SUITE_P(WorldSizes, EmulatedRmsNormTest, ::testing::Values(2, 3, 4, 8));
+
+TEST(EmulatedRmsNormTest, EveryKindOfOutputIsRightForAnyWidth) {
+  EmulatedCommunicator communicator(2, 2);
+  uint32_t seed = 100;
+  for (const auto& [tokens, hidden] : {std::pair<uint64_t, uint32_t>{1, 8},
+                                       {300, 8},
+                                       {29, 72},
+                                       {11, 2048},
+                                       {3, 2880},
+                                       {5, 6144},
+                                       {3, 6160},
+                                       {2, 6176},
+                                       {2, 8192},
+                                       {3, 8200},
+                                       {2, 16384}}) {
+    for (const Codec codec : {Codec::kNone, Codec::kInt4}) {
+      RmsNormShape shape{codec,
+                         seed % 2 == 0 ? Algorithm::kOneShot : Algorithm::kTwoShot,
+                         seed % 3 == 0 ? Dtype::kFp16 : Dtype::kBf16,
+                         2,
+                         tokens,
+                         hidden,
+                         seed};
+      ++seed;
+      shape.special_rows = true;
+      const RmsNormData data(shape);
+      for (const RmsNormOptions& options : kKinds) CheckCase(communicator, data, options);
+    }
+    ++seed;  // the other algorithms for the next shape
+  }
+}
+
+TEST(EmulatedRmsNormTest, AMissingResidualIsPlusZero) {
+  EmulatedCommunicator communicator(2, 1);
+  for (const Algorithm algorithm : {Algorithm::kOneShot, Algorithm::kTwoShot}) {
+    for (const Codec codec : {Codec::kNone, Codec::kInt4}) {
+      RmsNormShape shape{codec, algorithm, Dtype::kBf16, 2, 12, 136, 5};
+      shape.has_residual = false;
+      shape.special_rows = true;
+      CheckCase(communicator, RmsNormData(shape), {.quant = Quant::kE4m3fn, .mirror = true});
+    }
+  }
+}
+
+TEST(EmulatedRmsNormTest, OutputsMayLieOverTheInputAndTheResidual) {
+  for (const uint32_t world_size : {2u, 4u}) {
+    EmulatedCommunicator communicator(world_size, 2);
+    for (const Algorithm algorithm : {Algorithm::kOneShot, Algorithm::kTwoShot}) {
+      for (const Codec codec : {Codec::kNone, Codec::kInt4, Codec::kLp3c}) {
+        RmsNormShape shape{codec, algorithm, Dtype::kFp16, world_size, 37, 1000, 6};
+        shape.residuals_differ = true;
+        const RmsNormData data(shape);
+        RmsNormOptions options{.norm_over_input = true, .residual_out_in_place = true};
+        CheckCase(communicator, data, options);
+        options.quant = Quant::kE4m3fnuz;
+        options.mirror = true;
+        CheckCase(communicator, data, options);
+      }
+    }
+  }
+}
+
+// More tiles than the blocks hold, so several turns; every turn completes rows.
+TEST(EmulatedRmsNormTest, RowsOfSeveralTurnsAreComplete) {
+  EmulatedCommunicator communicator(2, 1);
+  for (const Algorithm algorithm : {Algorithm::kOneShot, Algorithm::kTwoShot}) {
+    for (const Codec codec : {Codec::kNone, Codec::kInt4}) {
+      const RmsNormShape shape{codec, algorithm, Dtype::kBf16, 2, 41, 2056, 8};
+      CheckCase(communicator, RmsNormData(shape), {.quant = Quant::kE4m3fn});
+    }
+  }
+}
+
+// Scales far outside of the range in which reciprocals are exact enough.
+TEST(EmulatedRmsNormTest, ExtremeDivisorsGiveTheReferencesBytes) {
+  EmulatedCommunicator communicator(2, 1);
+  RmsNormShape shape{Codec::kNone, Algorithm::kOneShot, Dtype::kBf16, 2, 20, 256, 9};
+  shape.special_rows = true;
+  const RmsNormData data(shape);
+  for (const Quant quant : {Quant::kE4m3fn, Quant::kE4m3fnuz}) {
+    for (const float divisor : {0x1p-149f, 1e-37f, 1e-30f, 1e-3f, 1.0f, 239.0f}) {
+      for (const float eps : {0x1p-64f, 1e-6f, 1e30f, 3e38f}) {
+        CheckCase(communicator, data,
+                  {.quant = quant, .divisor = divisor, .mirror = true, .eps = eps});
+      }
+    }
+  }
+}
+
+// Codec none, two_shot, as between devices: by the inboxes, where each rank reads its own tensors
+// only.
+TEST(EmulatedRmsNormTest, RanksOnSeveralDevicesGiveTheReferencesBytes) {
+  for (const uint32_t world_size : {2u, 3u, 4u}) {
+    EmulatedCommunicator communicator(world_size, 1);
+    communicator.direct = false;
+    uint32_t seed = 70;
+    for (const auto& [tokens, hidden] :
+         {std::pair<uint64_t, uint32_t>{1, 8}, {37, 1000}, {21, 2880}}) {
+      RmsNormShape shape{
+          Codec::kNone, Algorithm::kTwoShot, Dtype::kBf16, world_size, tokens, hidden, ++seed};
+      shape.residuals_differ = true;
+      shape.special_rows = tokens == 21;
+      const RmsNormData data(shape);
+      CheckCase(communicator, data, {.quant = Quant::kE4m3fn});
+      CheckCase(communicator, data, {.norm_over_input = true, .residual_out_in_place = true});
+    }
+  }
+}
+
+// The separate kernels, and two of them in a row.
+TEST(EmulatedRowsTest, SeparateStepsGiveTheReferencesBytes) {
+  for (const uint32_t hidden : {72u, 2880u, 6160u, 16384u}) {
+    for (const Dtype dtype : {Dtype::kFp16, Dtype::kBf16}) {
+      RmsNormShape shape{Codec::kNone, Algorithm::kOneShot, dtype, 1, 12, hidden, hidden};
+      shape.special_rows = true;
+      const RmsNormData data(shape);
+      const Tensors tensors(shape);
+      for (RmsNormOptions options : kKinds) {
+        const gpu::EmulatedRowsKernels& kernels = *gpu::EmulatedRowsKernelsOf(dtype);
+        tensors.Upload(data, options);
+        kernels.add_rms_norm(RowsOf(tensors.Params(options)));
+        tensors.CheckResults(data, options, "one kernel", Expect);
+        if (options.quant == Quant::kNone) continue;
+        tensors.Upload(data, options);
+        options.mirror = true;
+        gpu::RowsArgs args = RowsOf(tensors.Params(options));
+        args.norm.quant = Quant::kNone;
+        kernels.add_rms_norm(args);
+        kernels.quantize(RowsOf(tensors.Params(options)));
+        tensors.CheckResults(data, options, "two kernels", Expect);
+      }
+    }
+  }
+}
+
+TEST(EmulatedRmsNormTest, AMissingRankEndsTheWait) {
+  for (const Algorithm algorithm : {Algorithm::kOneShot, Algorithm::kTwoShot}) {
+    EmulatedCommunicator communicator(3, 1);
+    communicator.timeout_ns = 20'000'000;
+    const RmsNormShape shape{Codec::kInt4, algorithm, Dtype::kBf16, 3, 4, 1000, 1};
+    const RmsNormData data(shape);
+    const Tensors tensors(shape);
+    tensors.Upload(data, {});
+    const LaunchParams params = tensors.Params({});
+    communicator.RunRmsNorm(params.codec, algorithm, params.dtype, params.rms_norm, params.inputs,
+                            {0, 2});
+    EXPECT_EQ(communicator.aborted(), 1u);
+  }
+}
+
+TEST(EmulatedRmsNormGoldenTest, FilesAreMatchedByteForByte) {
+  const testing::GoldenEpilogue golden(QRD_TEST_DATA_DIR "/golden/epilogue");
+  ASSERT_TRUE(golden.is_readable());
+  int checked = 0;
+  for (const auto& record : golden.cases()) {
+    const testing::GoldenEpilogue::Case c = golden.CaseOf(record, Algorithm::kOneShot);
+    EmulatedCommunicator communicator(c.shape.world_size, 2);
+    for (const Algorithm algorithm : {Algorithm::kOneShot, Algorithm::kTwoShot}) {
+      golden.Run<HostBuffer>(
+          record, algorithm, [&](const LaunchParams& params) { RunFused(communicator, params); },
+          Expect);
+      ++checked;
+    }
+  }
+  EXPECT_GE(checked, 100);
+}
+
+}  // namespace
+}  // namespace qrd
