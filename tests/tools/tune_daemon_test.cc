@@ -67,7 +67,6 @@ TEST_F(TuneDaemonTest, PrintsAPolicyThatTheDaemonTakes) {
   EXPECT_EQ(tuned.out, "");
   EXPECT_CONTAINS(tuned.err, "wrote " + file);
   ExpectNothingLeft();
-  // On the host a codec takes several times as long at these payloads.
   EXPECT_CONTAINS(Read(file), "# under the floor of 20 dB, not measured: lp3/one_shot");
 
   const ProgramResult set = Qrctl({"policy", "set", file});
