@@ -12,13 +12,13 @@
 #include "qrd/qrd.h"
 
 using qrd::client::AllReduceCall;
-using qrd::client::CheckRmsNorm;
-using qrd::client::RmsNormCall;
 using qrd::client::AttachOptions;
 using qrd::client::CheckConfig;
 using qrd::client::CheckReason;
+using qrd::client::CheckRmsNorm;
 using qrd::client::Comm;
 using qrd::client::Fail;
+using qrd::client::RmsNormCall;
 
 namespace {
 

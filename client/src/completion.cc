@@ -28,7 +28,8 @@ Result ReadResult(const shm::Completion& completion, uint64_t sequence) {
 void CopyStats(const shm::Completion& completion, qrd_op_stats* stats) {
   stats->codec =
       completion.codec <= QRD_CODEC_LP2 ? static_cast<qrd_codec>(completion.codec) : QRD_CODEC_NONE;
-  const bool known = completion.algorithm >= QRD_ONE_SHOT && completion.algorithm <= QRD_ALGORITHM_LIBRARY;
+  const bool known =
+      completion.algorithm >= QRD_ONE_SHOT && completion.algorithm <= QRD_ALGORITHM_LIBRARY;
   stats->algorithm = known ? static_cast<qrd_algorithm>(completion.algorithm) : QRD_TWO_SHOT;
   stats->wire_bytes = completion.wire_bytes;
   stats->policy_generation = completion.policy_generation;

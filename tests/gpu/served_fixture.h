@@ -5,10 +5,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <qrd/qrd.hpp>
 
 #include <cstdint>
 #include <functional>
+#include <qrd/qrd.hpp>
 #include <string>
 #include <vector>
 
