@@ -225,11 +225,13 @@ absl::StatusOr<CommunicatorRegistry::CommunicatorState*> CommunicatorRegistry::F
           "world_size is %d: communicator '%s' has %d", world_size, name, it->second->world_size));
     }
     if (it->second->backend != backend) {
-      return absl::FailedPreconditionError(absl::StrFormat(
+      return absl::FailedPreconditionError(
           backend == v1::BACKEND_GPU
-              ? "device is set: communicator '%s' is of host memory (BACKEND_HOST)"
-              : "device is not set: communicator '%s' is of GPUs (BACKEND_GPU), name this rank's",
-          name));
+              ? absl::StrFormat("device is set: communicator '%s' is of host memory (BACKEND_HOST)",
+                                name)
+              : absl::StrFormat("device is not set: communicator '%s' is of GPUs (BACKEND_GPU), "
+                                "name this rank's",
+                                name));
     }
     return it->second.get();
   }
