@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// A GPU backend without a GPU: "device" memory is host memory, an ipc handle carries its address
+// A GPU backend without a GPU: "device" memory is host memory, an ipc handle carries a descriptor
 // (good within the test process), and operations end when the test says so, or at once. Results as
 // those of FakeBackend: fp32 sums plus 1000 * codec id.
 //
 // Thread safety: all of it.
 #pragma once
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -40,33 +45,46 @@ struct FakeDevices {
 inline constexpr char kFakeDeviceId[] = "GPU-00000000-0000-0000-0000-000000000001";
 inline constexpr char kFakeDevicePci[] = "0000:01:00.0";
 
+// Backed by a memfd whose number is the handle: daemon and client map it each for itself, as two
+// processes would.
 class FakeDeviceArena : public Arena {
  public:
-  FakeDeviceArena(std::shared_ptr<FakeDevices> devices, uint64_t bytes, std::byte* imported)
-      : devices_(std::move(devices)), bytes_(bytes), imported_(imported) {
-    if (imported_ == nullptr) owned_ = std::make_unique<std::byte[]>(bytes);
-    if (imported_ == nullptr) {
+  FakeDeviceArena(std::shared_ptr<FakeDevices> devices, uint64_t bytes, int imported_fd,
+                  uint64_t offset_bytes)
+      : devices_(std::move(devices)), bytes_(bytes), offset_(offset_bytes) {
+    int fd = imported_fd;
+    if (fd < 0) {
+      fd = own_fd_ = memfd_create("fake-device", MFD_CLOEXEC);
+      if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) std::abort();
       handle_.assign(kIpcHandleBytes, '\0');
-      std::byte* address = owned_.get();
-      std::memcpy(handle_.data(), &address, sizeof(address));
+      std::memcpy(handle_.data(), &fd, sizeof(fd));
     }
+    // A client's descriptor is opened anew, as it would be by another process.
+    const int mine =
+        imported_fd < 0 ? fd
+                        : open(("/proc/self/fd/" + std::to_string(fd)).c_str(), O_RDWR | O_CLOEXEC);
+    base_ = static_cast<std::byte*>(
+        mmap(nullptr, offset_ + bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, mine, 0));
+    if (mine != fd) close(mine);
     const std::lock_guard<std::mutex> lock(devices_->mu);
     ++devices_->arenas;
   }
   ~FakeDeviceArena() override {
+    munmap(base_, offset_ + bytes_);
+    if (own_fd_ >= 0) close(own_fd_);
     const std::lock_guard<std::mutex> lock(devices_->mu);
     --devices_->arenas;
   }
-  std::byte* data() override { return imported_ != nullptr ? imported_ : owned_.get(); }
+  std::byte* data() override { return base_ + offset_; }
   uint64_t bytes() const override { return bytes_; }
   int fd() const override { return -1; }
   std::string_view ipc_handle() const override { return handle_; }
 
  private:
   const std::shared_ptr<FakeDevices> devices_;
-  const uint64_t bytes_;
-  std::byte* const imported_;
-  std::unique_ptr<std::byte[]> owned_;
+  const uint64_t bytes_, offset_;
+  int own_fd_ = -1;
+  std::byte* base_ = nullptr;
   std::string handle_;
 };
 
@@ -200,7 +218,7 @@ class FakeDeviceBackend : public Backend {
   }
   absl::StatusOr<std::unique_ptr<Arena>> AllocateDeviceArena(std::string_view,
                                                              uint64_t bytes) override {
-    return std::make_unique<FakeDeviceArena>(devices_, bytes, nullptr);
+    return std::make_unique<FakeDeviceArena>(devices_, bytes, -1, 0);
   }
   absl::StatusOr<std::unique_ptr<Arena>> ImportArena(std::string_view, std::string_view ipc_handle,
                                                      uint64_t offset_bytes,
@@ -209,9 +227,9 @@ class FakeDeviceBackend : public Backend {
       return absl::InvalidArgumentError(
           absl::StrCat("ipc_handle has ", ipc_handle.size(), " bytes: want ", kIpcHandleBytes));
     }
-    std::byte* address = nullptr;
-    std::memcpy(&address, ipc_handle.data(), sizeof(address));
-    return std::make_unique<FakeDeviceArena>(devices_, bytes, address + offset_bytes);
+    int fd = -1;
+    std::memcpy(&fd, ipc_handle.data(), sizeof(fd));
+    return std::make_unique<FakeDeviceArena>(devices_, bytes, fd, offset_bytes);
   }
   absl::StatusOr<std::unique_ptr<DeviceVisibleMemory>> MakeDeviceVisible(void*, uint64_t) override {
     return std::make_unique<FakeVisibleMemory>(devices_);

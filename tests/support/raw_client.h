@@ -80,7 +80,7 @@ class RawClient {
   void SendJoinOnDevice(const std::string& communicator, const std::string& group, uint32_t rank,
                         uint32_t world_size, const std::string& device);
   std::string FinishJoin();
-  // Device memory: data is what the handle's first bytes say (FakeDeviceBackend).
+  // Device memory: the handle's first bytes are a descriptor to map (FakeDeviceBackend).
   RawArena AllocOnDevice(uint64_t bytes);
   RawArena Import(const std::string& ipc_handle, uint64_t offset_bytes, uint64_t bytes);
   std::string OpenStream();

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // RawClient: ranks on devices.
+#include <fcntl.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstring>
+#include <string>
 
 #include "tests/support/raw_client.h"
 
@@ -39,9 +42,16 @@ RawArena RawClient::AllocOnDevice(uint64_t bytes) {
   arena.generation = reply->arena_allocated().generation();
   arena.bytes = reply->arena_allocated().bytes();
   const std::string& handle = reply->arena_allocated().ipc_handle();
-  if (handle.size() >= sizeof(arena.data)) {
-    std::memcpy(&arena.data, handle.data(), sizeof(arena.data));
-  }
+  if (handle.size() < sizeof(int)) return arena;
+  int fd = -1;
+  std::memcpy(&fd, handle.data(), sizeof(fd));
+  // A descriptor of its own, as another process would have.
+  const int own = open(("/proc/self/fd/" + std::to_string(fd)).c_str(), O_RDWR | O_CLOEXEC);
+  void* data = mmap(nullptr, arena.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, own, 0);
+  close(own);
+  if (data == MAP_FAILED) return arena;
+  arena.data = static_cast<std::byte*>(data);
+  arenas_.push_back(arena);
   return arena;
 }
 

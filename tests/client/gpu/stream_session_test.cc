@@ -182,7 +182,7 @@ TEST_F(StreamSessionTest, TheStreamOfAThreadIsNotTheOneOfAnother) {
 
 TEST_F(StreamSessionTest, AFailureBeforeTheDoorbellLeavesNothingBegun) {
   Open();
-  char a[8] = "", b[8] = "";
+  static char a[8], b[8];  // the fixture's end runs what is left on the stream
   const StreamSession::Copy copy{reinterpret_cast<uintptr_t>(a), reinterpret_cast<uintptr_t>(b), 8};
   driver_.fail_at_call = 0;  // the copy in
   EXPECT_EQ(Put(kStreamA, 0, false, copy, copy), QRD_INTERNAL);
@@ -197,7 +197,7 @@ TEST_F(StreamSessionTest, AFailureBeforeTheDoorbellLeavesNothingBegun) {
 
 TEST_F(StreamSessionTest, AFailureBehindTheDoorbellIsBegun) {
   Open();
-  char a[8] = "", b[8] = "";
+  static char a[8], b[8];  // the fixture's end runs what is left on the stream
   const StreamSession::Copy copy{reinterpret_cast<uintptr_t>(a), reinterpret_cast<uintptr_t>(b), 8};
   driver_.fail_at_call = 2;  // the copy out
   EXPECT_EQ(Put(kStreamA, 0, false, copy, copy), QRD_INTERNAL);
@@ -208,7 +208,7 @@ TEST_F(StreamSessionTest, AFailureBehindTheDoorbellIsBegun) {
 // Otherwise the word could pass the value that the second stream waits for before it looks.
 TEST_F(StreamSessionTest, ACopyThatFailsBehindTheWaitForAnotherStreamKeepsTheOrder) {
   Open();
-  char a[8] = "", b[8] = "";
+  static char a[8], b[8];  // the fixture's end runs what is left on the stream
   const StreamSession::Copy copy{reinterpret_cast<uintptr_t>(a), reinterpret_cast<uintptr_t>(b), 8};
   ASSERT_EQ(Put(kStreamA, 0), QRD_OK);
   driver_.fail_at_call = driver_.calls + 1;  // the copy in, behind the wait
@@ -230,7 +230,7 @@ TEST_F(StreamSessionTest, ACopyThatFailsBehindTheWaitForAnotherStreamKeepsTheOrd
 
 TEST_F(StreamSessionTest, ATicketThatCannotBeUsedUpIsBegun) {
   Open();
-  char a[8] = "", b[8] = "";
+  static char a[8], b[8];  // the fixture's end runs what is left on the stream
   const StreamSession::Copy copy{reinterpret_cast<uintptr_t>(a), reinterpret_cast<uintptr_t>(b), 8};
   ASSERT_EQ(Put(kStreamA, 0), QRD_OK);
   driver_.fail_at_call = driver_.calls + 1;

@@ -164,10 +164,13 @@ TEST_F(DeviceTest, StreamsAndImportsNeedADevice) {
 
 TEST_F(DeviceTest, OperationsRunOnImportedMemory) {
   Attach(1);
-  std::vector<float> own(2 * kCount, 3.0f);
+  const int fd = memfd_create("own", MFD_CLOEXEC);
+  ASSERT_EQ(ftruncate(fd, 2 * kBytes), 0);
+  auto* own =
+      static_cast<float*>(mmap(nullptr, 2 * kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
+  std::fill_n(own, 2 * kCount, 3.0f);
   std::string handle(kIpcHandleBytes, '\0');
-  const void* address = own.data();
-  std::memcpy(handle.data(), &address, sizeof(address));
+  std::memcpy(handle.data(), &fd, sizeof(fd));
   const RawArena arena = clients[0]->Import(handle, 0, 2 * kBytes);
   ASSERT_NE(arena.arena_id, 0u) << clients[0]->last_error();
   clients[0]->Announce(0, clients[0]->AllReduce(arena, 0, kBytes, kCount));
@@ -175,6 +178,8 @@ TEST_F(DeviceTest, OperationsRunOnImportedMemory) {
   EXPECT_EQ(own[kCount], 3.0f);
   clients[0]->WaitEntry(0, 1);
   EXPECT_EQ(clients[0]->Free(arena), "");
+  munmap(own, 2 * kBytes);
+  close(fd);
   clients[0]->Import("short", 0, 4096);
   EXPECT_EQ(clients[0]->last_error(), "ipc_handle has 5 bytes: want 64");
 }
