@@ -45,7 +45,7 @@ void SessionServer::PlaceGroup(const CommunicatorRegistry::JoinResult& result,
         if (placed.ok()) {
           done.device_group = std::shared_ptr<DeviceGroup>(*std::move(placed));
         } else {
-          done.device_group = placed.status();
+          done.device_group = std::move(placed).status();
         }
         Post(std::move(done));
       });
