@@ -2,6 +2,7 @@
 #include "daemon/app.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <utility>
 #include <vector>
 
@@ -38,6 +39,7 @@ absl::Status App::Start() {
   if (!lock.ok()) return lock.status();
   lock_ = *std::move(lock);
   status = PrepareStateDirectory(config_.state_directory);
+  if (status.ok()) status = LockState();
   if (status.ok()) status = StartDataPath();
   if (status.ok()) status = StartControl();
   if (!status.ok()) return status;
@@ -56,6 +58,18 @@ absl::Status App::Start() {
       "qrd {} serves {} ({} worker threads, policy generation {}, {} communicators, metrics {})",
       kVersion, config_.runtime_directory, config_.worker_threads, policy_->current()->generation(),
       registry_->communicator_count(), exposer_ == nullptr ? "off" : exposer_->address());
+  return absl::OkStatus();
+}
+
+// Two daemons on one state directory would overwrite each other's policy and communicators.
+absl::Status App::LockState() {
+  std::error_code error;
+  if (std::filesystem::equivalent(config_.state_directory, config_.runtime_directory, error)) {
+    return absl::OkStatus();  // locked already
+  }
+  auto lock = LockFile::Acquire(config_.state_directory, "--state-directory");
+  if (!lock.ok()) return lock.status();
+  state_lock_ = *std::move(lock);
   return absl::OkStatus();
 }
 
@@ -155,6 +169,7 @@ void App::Stop() {
   metrics_.reset();
   registry_.reset();
   policy_.reset();
+  state_lock_.reset();
   lock_.reset();
 }
 

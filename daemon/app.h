@@ -51,6 +51,7 @@ class App {
   v1::NodeStatus::State state() const { return state_.load(); }
 
  private:
+  absl::Status LockState();
   absl::Status StartDataPath();
   absl::Status StartControl();
   std::string ReadyError() const;
@@ -59,7 +60,7 @@ class App {
   const absl::Time start_time_ = absl::Now();
   std::atomic<v1::NodeStatus::State> state_{v1::NodeStatus::STATE_STARTING};
 
-  std::unique_ptr<LockFile> lock_;
+  std::unique_ptr<LockFile> lock_, state_lock_;
   const Backends backends_;
   std::unique_ptr<PolicyStore> policy_;
   std::unique_ptr<CommunicatorRegistry> registry_;

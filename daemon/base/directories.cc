@@ -118,7 +118,8 @@ absl::StatusOr<UniqueFd> ListenUnix(const std::string& path, int type, std::opti
   return fd;
 }
 
-absl::StatusOr<std::unique_ptr<LockFile>> LockFile::Acquire(const std::string& directory) {
+absl::StatusOr<std::unique_ptr<LockFile>> LockFile::Acquire(const std::string& directory,
+                                                            const char* flag) {
   const std::string path = absl::StrCat(directory, "/", kLockName);
   UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0640));
   if (!fd.valid()) return ErrnoError(errno, absl::StrCat("cannot open the lock file ", path));
@@ -129,7 +130,7 @@ absl::StatusOr<std::unique_ptr<LockFile>> LockFile::Acquire(const std::string& d
     const std::string pid(absl::StripAsciiWhitespace(std::string(text, n > 0 ? n : 0)));
     return absl::FailedPreconditionError(
         absl::StrCat("another qrd (pid ", pid.empty() ? "unknown" : pid, ") runs with ", directory,
-                     "; stop it first, or choose another directory with --runtime-directory"));
+                     "; stop it first, or choose another directory with ", flag));
   }
   const std::string pid = absl::StrCat(getpid(), "\n");
   if (ftruncate(fd.get(), 0) != 0 ||

@@ -32,9 +32,11 @@ absl::StatusOr<UniqueFd> ListenUnix(const std::string& path, int type, std::opti
 // the file stays, since removing it would let two daemons lock two different files of one name.
 class LockFile {
  public:
-  // FAILED_PRECONDITION at once if another process holds it, naming its pid. Call before touching
-  // any socket: a second server would silently take over the path of the first.
-  static absl::StatusOr<std::unique_ptr<LockFile>> Acquire(const std::string& directory);
+  // FAILED_PRECONDITION at once if another process holds it, naming its pid and the flag that
+  // chooses another directory. The runtime directory's before touching any socket: a second server
+  // would silently take over the path of the first; the state directory's before reading it.
+  static absl::StatusOr<std::unique_ptr<LockFile>> Acquire(
+      const std::string& directory, const char* flag = "--runtime-directory");
 
  private:
   explicit LockFile(UniqueFd fd) : fd_(std::move(fd)) {}

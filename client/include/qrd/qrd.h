@@ -151,7 +151,8 @@ typedef struct qrd_op_stats {
   uint64_t ready_ns;        /* all ranks had posted */
   uint64_t start_ns;        /* a worker began */
   uint64_t end_ns;          /* the result was written */
-  uint64_t nonfinite_count; /* NaN or Inf elements in the result */
+  uint64_t nonfinite_count; /* NaN or Inf elements in the result; with RMSNorm of the
+                             * sum, before the residual */
   uint32_t rank_mask;       /* ranks to blame for a failure, bit r = rank r */
   int staged; /* non-zero if a buffer was copied because it is not from qrd_mem_alloc */
 } qrd_op_stats;

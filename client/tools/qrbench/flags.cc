@@ -114,7 +114,8 @@ void AddAccuracyFlags(CLI::App* app, AccuracyFlags* flags) {
 void AddGoldenFlags(CLI::App* app, GoldenSettings* settings) {
   app->add_option(
          "DIR", settings->directory,
-         "Folder with index.json, inputs.bin and any of wire.bin, decoded.bin, results.bin")
+         "Folder with index.json, inputs.bin and any of wire.bin, decoded.bin, results.bin; or a "
+         "folder of epilogues (format qrd-epilogue-golden), in process only")
       ->required()
       ->type_name("");
   app->add_option("--backend", settings->backend,

@@ -144,13 +144,31 @@ bool EpilogueFolder::Is(const std::string& directory) {
   const absl::StatusOr<std::string> text = ReadFile(absl::StrCat(directory, "/index.json"));
   if (!text.ok()) return false;
   const Json index = Json::parse(*text, nullptr, /*allow_exceptions=*/false);
-  return index.is_object() && index.contains("format") && index["format"] == kFormat;
+  if (index.is_object()) return index.contains("format");
+  // Broken: whoever meant it to be one shall hear of that.
+  return index.is_discarded() && absl::StrContains(*text, kFormat);
 }
 
 absl::StatusOr<EpilogueFolder> EpilogueFolder::Load(const std::string& directory) {
   absl::StatusOr<std::string> text = ReadFile(absl::StrCat(directory, "/index.json"));
   if (!text.ok()) return text.status();
   const Json index = Json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  if (index.is_discarded()) {
+    return absl::InvalidArgumentError(absl::StrCat(directory, "/index.json: not valid JSON"));
+  }
+  const auto expect = [&](const char* field, const Json& want) {
+    if (index.is_object() && index.contains(field) && index[field] == want) {
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat(directory, "/index.json: ", field, " is ",
+                     index.is_object() && index.contains(field) ? index[field].dump() : "missing",
+                     "; want ", want.dump()));
+  };
+  for (const absl::Status& status :
+       {expect("format", kFormat), expect("version", 1), expect("byte_order", "little")}) {
+    if (!status.ok()) return status;
+  }
   if (!index.is_object() || !index.contains("cases") || !index["cases"].is_array() ||
       index["cases"].empty()) {
     return absl::InvalidArgumentError(absl::StrCat(directory, "/index.json: no cases"));

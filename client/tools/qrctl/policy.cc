@@ -125,7 +125,7 @@ void AddSet(CommandLine& line, CLI::App* policy, Context& context, PolicyFlags& 
                   "Instead of FILE: one rule for everything with this codec")
       ->type_name("CODEC");
   set->add_option("--algorithm", flags.algorithm,
-                  "With --codec: one_shot, two_shot or auto (default)")
+                  "With --codec: one_shot, two_shot, library (codec none) or auto (default)")
       ->type_name("NAME");
   set->add_option("--expected-generation", flags.expected_generation,
                   "Refuse unless this generation is in force; 0 (default): replace any")

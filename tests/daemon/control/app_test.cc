@@ -157,6 +157,18 @@ TEST_F(AppTest, KeepsASecondDaemonOffAndTheFirstUndisturbed) {
   EXPECT_EQ(client.Hello(), "");
 }
 
+TEST_F(AppTest, KeepsASecondDaemonOffTheStateDirectory) {
+  const auto first = MakeApp();
+  ASSERT_TRUE(first->Start().ok());
+  config_.runtime_directory = directory_ / "run2";
+  const auto second = MakeApp();
+  EXPECT_THAT(std::string(second->Start().message()),
+              AllOf(HasSubstr("another qrd (pid "), HasSubstr("/state"),
+                    HasSubstr("choose another directory with --state-directory")));
+  first->Stop();
+  EXPECT_TRUE(MakeApp()->Start().ok());
+}
+
 TEST_F(AppTest, SaysWhatToDoWhenItCannotStart) {
   const auto error_of = [this](auto change) {
     Config config = config_;
