@@ -133,16 +133,16 @@ HWY_NOINLINE uint64_t SumBlock(const StorageOf<kDtype>* const* HWY_RESTRICT inpu
   using T = StorageOf<kDtype>;
   constexpr size_t kRun = kRunBytes / sizeof(T);
   const uint32_t n = kWorldSize != 0 ? kWorldSize : world_size;
+  alignas(kLineBytes) T result[kRun];
   uint64_t nonfinite = 0;
   const uint64_t last = first + count;
   uint64_t i = first;
   for (; i + kRun <= last; i += kRun) {
-    T* const result = sink.Place();
     if (!SumFinite<kDtype, kWorldSize, kAvg>(inputs, n, i, kRun, result)) {
       SumAny<kDtype, kWorldSize, kAvg>(inputs, n, i, kRun, result);
       nonfinite += CountNonFinite<kDtype>(result, kRun);
     }
-    sink.TakeRun(i, i + 2 * kRun <= last);
+    sink.template TakeRun<kWorldSize>(i, result, i + 2 * kRun <= last);
   }
   if (i == last) return nonfinite;
   // The rest through padded copies: nothing past an input is read.
@@ -153,11 +153,9 @@ HWY_NOINLINE uint64_t SumBlock(const StorageOf<kDtype>* const* HWY_RESTRICT inpu
     std::memcpy(padded[r], inputs[r] + i, rest * sizeof(T));
     rows[r] = padded[r];
   }
-  T* const result = sink.Place();
   SumAny<kDtype, kWorldSize, kAvg>(rows, n, 0, kRun, result);
-  nonfinite += CountNonFinite<kDtype>(result, rest);
-  sink.Take(i, rest);
-  return nonfinite;
+  sink.TakeFrom(i, rest, result);
+  return nonfinite + CountNonFinite<kDtype>(result, rest);
 }
 
 // fp32 scratch of a tile: room for kTileElements, aligned, so that the functions below work on

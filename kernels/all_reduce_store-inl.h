@@ -3,10 +3,11 @@
 // copies to every rank's output, past the caches if that is faster.
 //
 // A sink takes the elements of a collective in ascending order:
+//   TakeRun<kWorldSize>(first, run, more)  kRun elements from `first` on, in a buffer of the
+//   caller;
+//                       kWorldSize 0: known at run time; more: the run after it is complete too
 //   Place()             room for the next kTileElements elements and a run; results are made there
-//   TakeRun(first, more) kRun of them are there, from element `first`; more: the run after it is
-//                        complete too
-//   Take(first, count)  the same for any count up to kTileElements
+//   Take(first, count)  count of them are there, at most kTileElements
 //   TakeFrom(first, count, from)  results that lie elsewhere, maybe in the output itself
 //   Finish()            all of the range were taken
 // By then every rank's input has been read at these elements, so outputs may take its memory.
@@ -103,11 +104,14 @@ class StoreOutputs {
 
   HWY_INLINE T* Place() { return result_; }
 
-  HWY_INLINE void TakeRun(uint64_t first, bool more) {
+  template <uint32_t kWorldSize>
+  HWY_INLINE void TakeRun(uint64_t first, const T* run, bool more) {
+    // Copies: the stores below might change members, for all that the compiler knows.
+    const uint32_t n = kWorldSize != 0 ? kWorldSize : world_size_, stream_mask = stream_mask_;
     const bool prefetch = prefetch_ && more;
-    for (uint32_t r = 0; r < world_size_; ++r) {
+    for (uint32_t r = 0; r < n; ++r) {
       StoreRun(reinterpret_cast<std::byte*>(outputs_[r] + first),
-               reinterpret_cast<const std::byte*>(result_), (stream_mask_ >> r & 1) != 0, prefetch,
+               reinterpret_cast<const std::byte*>(run), (stream_mask >> r & 1) != 0, prefetch,
                reinterpret_cast<const std::byte*>(inputs_[r] + first + kRun));
     }
   }

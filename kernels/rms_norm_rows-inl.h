@@ -52,8 +52,11 @@ class RmsNormRows {
   }
 
   HWY_INLINE T* Place() { return reduced_ + filled_; }
-  HWY_INLINE void TakeRun(uint64_t first, bool more) { Take(first, kRun); }
-  void TakeFrom(uint64_t first, size_t count, const T* from) {
+  template <uint32_t kWorldSize>
+  HWY_INLINE void TakeRun(uint64_t first, const T* run, bool more) {
+    TakeFrom(first, kRun, run);
+  }
+  HWY_INLINE void TakeFrom(uint64_t first, size_t count, const T* from) {
     std::memcpy(Place(), from, count * sizeof(T));
     Take(first, count);
   }
