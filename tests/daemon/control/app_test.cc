@@ -161,8 +161,7 @@ TEST_F(AppTest, KeepsASecondDaemonOffTheStateDirectory) {
   const auto first = MakeApp();
   ASSERT_TRUE(first->Start().ok());
   config_.runtime_directory = directory_ / "run2";
-  const auto second = MakeApp();
-  EXPECT_THAT(std::string(second->Start().message()),
+  EXPECT_THAT(std::string(MakeApp()->Start().message()),
               AllOf(HasSubstr("another qrd (pid "), HasSubstr("/state"),
                     HasSubstr("choose another directory with --state-directory")));
   first->Stop();
@@ -190,6 +189,7 @@ TEST_F(AppTest, SaysWhatToDoWhenItCannotStart) {
   ASSERT_TRUE(first->Start().ok());
   EXPECT_THAT(error_of([&](Config* c) {
                 c->runtime_directory = directory_ / "run2";
+                c->state_directory = directory_ / "state2";
                 c->metrics_address = first->metrics_address();
               }),
               AllOf(HasSubstr("Address already in use"), HasSubstr("--metrics-address")));
