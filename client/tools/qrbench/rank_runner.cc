@@ -24,11 +24,6 @@ constexpr uint32_t kWaitMs = 120'000;
 
 uint64_t RoundUp(uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
-absl::Status Failed(qrd_status status, absl::string_view what) {
-  return absl::InternalError(
-      absl::StrCat(what, ": ", qrd_status_string(status), ": ", qrd_last_error()));
-}
-
 uint64_t Median(std::vector<uint64_t>& values) {
   if (values.empty()) return 0;
   const auto middle = values.begin() + static_cast<int64_t>(values.size() / 2);
@@ -37,6 +32,11 @@ uint64_t Median(std::vector<uint64_t>& values) {
 }
 
 }  // namespace
+
+absl::Status ClientError(qrd_status status, absl::string_view what) {
+  return absl::InternalError(
+      absl::StrCat(what, ": ", qrd_status_string(status), ": ", qrd_last_error()));
+}
 
 uint64_t PoolBytes(uint64_t payload_bytes, uint32_t buffers, bool in_place) {
   // In place needs one pristine input besides.
@@ -70,7 +70,7 @@ absl::Status RankRunner::Attach(const CaseRequest& request, CaseReply& reply) {
   if (config_.on_gpu) config.device = "current";
   if (const qrd_status status = qrd_comm_init(&config, &comm_); status != QRD_OK) {
     comm_ = nullptr;
-    return Failed(status, "attach");
+    return ClientError(status, "attach");
   }
   return AttachMemory(request);
 }
@@ -95,7 +95,7 @@ absl::Status RankRunner::AttachMemory(const CaseRequest& request) {
   }
   void* memory = nullptr;
   if (const qrd_status status = qrd_mem_alloc(comm_, pool_bytes_, &memory); status != QRD_OK) {
-    return Failed(status, absl::StrCat("qrd_mem_alloc of ", pool_bytes_, " bytes"));
+    return ClientError(status, absl::StrCat("qrd_mem_alloc of ", pool_bytes_, " bytes"));
   }
   pool_ = static_cast<std::byte*>(memory);
   return absl::OkStatus();
@@ -145,10 +145,10 @@ absl::Status RankRunner::RunOnce(const CaseRequest& request, const Buffers& buff
   qrd_status status = qrd_all_reduce(comm_, buffers.input, buffers.output, request.count,
                                      static_cast<qrd_dtype>(request.dtype),
                                      static_cast<qrd_reduce_op>(request.op), &operation);
-  if (status != QRD_OK) return Failed(status, "qrd_all_reduce");
+  if (status != QRD_OK) return ClientError(status, "qrd_all_reduce");
   stats = QRD_OP_STATS_INIT;
   status = qrd_wait(comm_, operation, kWaitMs, &stats);
-  return status == QRD_OK ? absl::OkStatus() : Failed(status, "qrd_wait");
+  return status == QRD_OK ? absl::OkStatus() : ClientError(status, "qrd_wait");
 }
 
 absl::Status RankRunner::Timed(const CaseRequest& request, CaseReply& reply) {

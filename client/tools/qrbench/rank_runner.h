@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "client/tools/qrbench/gpu.h"
 #include "client/tools/qrbench/tensors.h"
 #include "kernels/types.h"
@@ -131,6 +132,9 @@ class RankRunner {
 // Bytes of a rank's buffers for a case, and how many buffers are rotated where the user names none.
 uint64_t PoolBytes(uint64_t payload_bytes, uint32_t buffers, bool in_place);
 uint32_t AutoBuffers(uint64_t payload_bytes);
+
+// INTERNAL with the status and the text of a call of libqrd that has just failed on this thread.
+absl::Status ClientError(qrd_status status, absl::string_view what);
 
 // Body of a forked rank: answers requests until the parent goes.
 int ServeRank(int socket, RankConfig config);

@@ -11,11 +11,6 @@ namespace {
 // Marks that are on the stream at a time.
 constexpr uint32_t kBatch = 256;
 
-absl::Status Failed(qrd_status status, absl::string_view what) {
-  return absl::InternalError(
-      absl::StrCat(what, ": ", qrd_status_string(status), ": ", qrd_last_error()));
-}
-
 }  // namespace
 
 absl::Status RankRunner::OpenGpu(CaseReply& reply) {
@@ -35,20 +30,20 @@ absl::Status RankRunner::PutOnStream(const CaseRequest& request, uint32_t buffer
   const qrd_status status = qrd_all_reduce_on_stream(
       comm_, buffers.input, buffers.output, request.count, static_cast<qrd_dtype>(request.dtype),
       static_cast<qrd_reduce_op>(request.op), gpu_->stream());
-  return status == QRD_OK ? absl::OkStatus() : Failed(status, "qrd_all_reduce_on_stream");
+  return status == QRD_OK ? absl::OkStatus() : ClientError(status, "qrd_all_reduce_on_stream");
 }
 
 // After the stream was synchronised: nothing failed, and the plan stayed.
 absl::Status RankRunner::CheckStream(CaseReply& reply) {
   qrd_status failed = QRD_OK;
   if (const qrd_status status = qrd_comm_async_error(comm_, &failed, nullptr); status != QRD_OK) {
-    return Failed(status, "qrd_comm_async_error");
+    return ClientError(status, "qrd_comm_async_error");
   }
-  if (failed != QRD_OK) return Failed(failed, "an operation on the stream");
+  if (failed != QRD_OK) return ClientError(failed, "an operation on the stream");
   uint64_t operations = 0;
   qrd_op_stats last = QRD_OP_STATS_INIT;
   if (const qrd_status status = qrd_stream_stats(comm_, &operations, &last); status != QRD_OK) {
-    return Failed(status, "qrd_stream_stats");
+    return ClientError(status, "qrd_stream_stats");
   }
   reply.execute_ns_p50 = last.end_ns - last.start_ns;
   if (last.sequence == 0 || (static_cast<Codec>(last.codec) == reply.codec &&
