@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "client/core/error.h"
+#include "client/core/keep_forever.h"
 
 namespace qrd::client {
 namespace {
@@ -62,6 +63,6 @@ qrd_status StreamSegment::Map(int fd, uint64_t bytes, uint32_t entry_count) {
   return QRD_OK;
 }
 
-void StreamSegment::Leak() { new Mapping(std::move(mapping_)); }
+void StreamSegment::Leak() { KeepForever(std::make_unique<Mapping>(std::move(mapping_))); }
 
 }  // namespace qrd::client

@@ -98,6 +98,8 @@ qrd_status Comm::PublishSlot(uint32_t slot, qrd_operation* token) {
                                          std::memory_order_relaxed);
   if (!ring_.Publish(slot)) {
     ring_.CountFull();
+    // A daemon that is gone takes nothing: that is the reason then.
+    if (CheckLost()) return FailLost();
     return Fail(QRD_RESOURCE_EXHAUSTED,
                 "submission ring: the daemon has not yet taken %u operations, the ring's bound",
                 session_.slot_count());
@@ -109,6 +111,7 @@ qrd_status Comm::PublishSlot(uint32_t slot, qrd_operation* token) {
 qrd_status Comm::ReserveSlot(uint32_t* slot) {
   if (operations_->Reserve(slot)) return QRD_OK;
   ring_.CountFull();
+  if (CheckLost()) return FailLost();
   return Fail(
       QRD_RESOURCE_EXHAUSTED,
       "operations in flight: %u, the daemon's bound (operations_in_flight_max); wait for one",

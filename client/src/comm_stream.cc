@@ -9,6 +9,7 @@
 
 #include "client/core/clock.h"
 #include "client/core/error.h"
+#include "client/core/keep_forever.h"
 #include "client/src/comm.h"
 #include "client/src/completion.h"
 #include "client/src/device_side.h"
@@ -90,7 +91,7 @@ void Comm::CloseStream() {
     device_->stream.reset();
   } else {
     // Something may still come to them: their memory stays mapped, too.
-    static_cast<void>(device_->stream.release());
+    KeepForever(std::move(device_->stream));
     static_cast<void>(device_->memory.TakeAll());
   }
 }

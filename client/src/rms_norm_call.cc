@@ -60,9 +60,10 @@ qrd_status CheckOptions(qrd_dtype dtype, const qrd_rms_norm& n) {
   const float largest = n.quant == QRD_E4M3FN ? 448.0f : n.quant == QRD_E4M3FNUZ ? 240.0f : 0.0f;
   // NaN fails this too.
   if (!(n.divisor >= 0 && n.divisor <= largest)) {
-    return Fail(QRD_INVALID_ARGUMENT, "norm.divisor: %g, want 0 to %g%s",
-                static_cast<double>(n.divisor), static_cast<double>(largest),
-                quant ? ", 0 for the largest" : " without quant");
+    const auto value = static_cast<double>(n.divisor);
+    if (!quant) return Fail(QRD_INVALID_ARGUMENT, "norm.divisor: %g, want 0 without quant", value);
+    return Fail(QRD_INVALID_ARGUMENT, "norm.divisor: %g, want 0 to %g, 0 for the largest", value,
+                static_cast<double>(largest));
   }
   return QRD_OK;
 }

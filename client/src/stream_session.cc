@@ -13,6 +13,7 @@
 
 #include "client/core/clock.h"
 #include "client/core/error.h"
+#include "client/core/keep_forever.h"
 #include "client/src/completion.h"
 
 namespace qrd::client {
@@ -289,7 +290,7 @@ bool StreamSession::End(uint64_t deadline_ns) {
     // A stream may come to an operation at any time: the watcher lets it pass, for good.
     watcher_->Detach();
     watcher_->Wake();
-    static_cast<void>(watcher_.release());
+    KeepForever(std::move(watcher_));
     segment_.Leak();
     control_ = nullptr;
     return false;

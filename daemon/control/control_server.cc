@@ -54,11 +54,9 @@ ControlServer::ControlServer(NodeSources node, PolicyStore* policy, Communicator
       policy_service_(policy, metrics, &peers_),
       node_service_(std::move(node)) {}
 
-absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(const Config& config,
-                                                                    NodeSources node,
-                                                                    PolicyStore* policy,
-                                                                    CommunicatorRegistry* registry,
-                                                                    Metrics* metrics) {
+absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(
+    const Config& config, NodeSources node, PolicyStore* policy, CommunicatorRegistry* registry,
+    Metrics* metrics, absl::Duration connection_idle) {
   std::unique_ptr<ControlServer> server(
       new ControlServer(std::move(node), policy, registry, metrics));
   const auto attach_group = OptionalGroup(config.attach_group);
@@ -68,7 +66,7 @@ absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(const Config
   server->admin_group_ = *admin_group;
   server->stop_event_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!server->stop_event_.valid()) return ErrnoError(errno, "cannot create an eventfd");
-  if (absl::Status status = server->Build(); !status.ok()) return status;
+  if (absl::Status status = server->Build(connection_idle); !status.ok()) return status;
   const std::string path = absl::StrCat(config.runtime_directory, "/", kSocketName);
   absl::StatusOr<UniqueFd> listener = ListenUnix(path, SOCK_STREAM, *attach_group);
   if (!listener.ok()) return listener.status();
@@ -78,7 +76,7 @@ absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(const Config
   return server;
 }
 
-absl::Status ControlServer::Build() {
+absl::Status ControlServer::Build(absl::Duration connection_idle) {
   InitPlugins();
   grpc::ServerBuilder builder;
   builder.RegisterService(&communicator_service_);
@@ -86,6 +84,8 @@ absl::Status ControlServer::Build() {
   builder.RegisterService(&node_service_);
   builder.SetMaxReceiveMessageSize(kMessageBytesMax);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kStreamsPerConnectionMax);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS,
+                             static_cast<int>(absl::ToInt64Milliseconds(connection_idle)));
   // Only reflection uses the synchronous API.
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MIN_POLLERS, 1);

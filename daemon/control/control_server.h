@@ -30,13 +30,14 @@ class ControlServer {
   static constexpr int kMessageBytesMax = 1 << 20;
   // Above kWatchersMax: a watcher too many gets an error; a stream too many would wait silently.
   static constexpr int kStreamsPerConnectionMax = 128;
+  // A connection without a call (a watch is one) for this long is closed.
+  static constexpr absl::Duration kConnectionIdle = absl::Minutes(10);
   static_assert(kStreamsPerConnectionMax > PolicyWatchHub::kWatchersMax);
 
   // Binds and serves. Health is NOT_SERVING until SetServing(true). The caller holds the LockFile.
-  static absl::StatusOr<std::unique_ptr<ControlServer>> Start(const Config& config,
-                                                              NodeSources node, PolicyStore* policy,
-                                                              CommunicatorRegistry* registry,
-                                                              Metrics* metrics);
+  static absl::StatusOr<std::unique_ptr<ControlServer>> Start(
+      const Config& config, NodeSources node, PolicyStore* policy, CommunicatorRegistry* registry,
+      Metrics* metrics, absl::Duration connection_idle = kConnectionIdle);
   ~ControlServer();  // stops
 
   void SetServing(bool serving);
@@ -48,7 +49,7 @@ class ControlServer {
  private:
   ControlServer(NodeSources node, PolicyStore* policy, CommunicatorRegistry* registry,
                 Metrics* metrics);
-  absl::Status Build();
+  absl::Status Build(absl::Duration connection_idle);
   void AcceptLoop();
   void AcceptOne();
 

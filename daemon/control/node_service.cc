@@ -18,21 +18,21 @@ namespace {
 struct CodecLines {
   std::set<Dtype> dtypes;
   std::set<Algorithm> algorithms;
-  std::set<Epilogue> epilogues;
   uint32_t world_size_min = kWorldSizeMax, world_size_max = 0;
 };
 
 void AddInstances(const Backend& backend, v1::BackendCapability* out) {
-  std::map<Codec, CodecLines> by_codec;
+  // Types with an epilogue and types without are lines of their own.
+  std::map<std::pair<Codec, Epilogue>, CodecLines> by_kind;
   for (const KernelInstance& instance : backend.instances()) {
-    CodecLines& lines = by_codec[instance.codec];
+    CodecLines& lines = by_kind[{instance.codec, instance.epilogue}];
     lines.dtypes.insert(instance.dtype);
     lines.algorithms.insert(instance.algorithm);
-    if (instance.epilogue != Epilogue::kNone) lines.epilogues.insert(instance.epilogue);
     lines.world_size_min = std::min(lines.world_size_min, instance.world_size_min);
     lines.world_size_max = std::max(lines.world_size_max, instance.world_size_max);
   }
-  for (const auto& [codec, lines] : by_codec) {
+  for (const auto& [kind, lines] : by_kind) {
+    const auto [codec, epilogue] = kind;
     v1::KernelInstance* instance = out->add_instances();
     instance->set_codec(ToProto(codec));
     for (const Dtype dtype : lines.dtypes) {
@@ -43,7 +43,7 @@ void AddInstances(const Backend& backend, v1::BackendCapability* out) {
     for (const Algorithm algorithm : lines.algorithms) {
       instance->add_algorithms(ToProto(algorithm));
     }
-    for (const Epilogue epilogue : lines.epilogues) instance->add_epilogues(ToProto(epilogue));
+    if (epilogue != Epilogue::kNone) instance->add_epilogues(ToProto(epilogue));
     instance->set_world_size_min(lines.world_size_min);
     instance->set_world_size_max(lines.world_size_max);
   }

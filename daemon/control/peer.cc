@@ -66,8 +66,22 @@ absl::Status PeerTable::Add(int fd, const Peer& peer) {
     return absl::ResourceExhaustedError(
         absl::StrCat(entries_.size(), " control connections are open; at most ", connections_max));
   }
+  if (!peer.is_admin && CountOf(peer.uid) >= kUidConnectionsMax) {
+    RemoveClosed();
+    if (const size_t open = CountOf(peer.uid); open >= kUidConnectionsMax) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "uid ", peer.uid, " has ", open, " control connections; at most ", kUidConnectionsMax));
+    }
+  }
   entries_[fd] = Entry{peer, SocketInode(fd)};
   return absl::OkStatus();
+}
+
+size_t PeerTable::CountOf(uid_t uid) const {
+  return static_cast<size_t>(
+      std::count_if(entries_.begin(), entries_.end(), [uid](const auto& entry) {
+        return !entry.second.peer.is_admin && entry.second.peer.uid == uid;
+      }));
 }
 
 void PeerTable::RemoveClosed() {

@@ -42,6 +42,8 @@ class PeerTable {
   // admins.
   static constexpr size_t kConnectionsMax = 256;
   static constexpr size_t kStrangerConnectionsMax = 224;
+  // Of one uid that is no admin's: it cannot lock out the others.
+  static constexpr size_t kUidConnectionsMax = 64;
 
   explicit PeerTable(Metrics* metrics) : metrics_(metrics) {}
 
@@ -58,6 +60,7 @@ class PeerTable {
     Peer peer;
     ino_t inode = 0;  // of the socket: tells whether gRPC has closed it
   };
+  size_t CountOf(uid_t uid) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RemoveClosed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   Metrics* const metrics_;

@@ -64,10 +64,24 @@ std::set<int> CoveringRules(const std::vector<CompiledRule>& rules, int index) {
   return used;
 }
 
+// Every instance works without an epilogue, and with the one that it names.
+bool Offers(const KernelInstance& instance, const CompiledRule& rule) {
+  const Epilogue epilogue = rule.epilogue.value_or(Epilogue::kNone);
+  return epilogue == Epilogue::kNone || instance.epilogue == epilogue;
+}
+
+// Whether the rule's epilogue exists for the type at all.
+bool HasEpilogue(const CompiledRule& rule, const Backend& backend, Dtype dtype) {
+  const auto instances = backend.instances();
+  return std::any_of(instances.begin(), instances.end(), [&](const KernelInstance& instance) {
+    return instance.dtype == dtype && Offers(instance, rule);
+  });
+}
+
 bool HasInstance(const CompiledRule& rule, const Backend& backend, Dtype dtype,
                  uint32_t world_size) {
   for (const KernelInstance& instance : backend.instances()) {
-    if ((!rule.codec.has_value() || instance.codec == *rule.codec) &&
+    if (Offers(instance, rule) && (!rule.codec.has_value() || instance.codec == *rule.codec) &&
         (!rule.algorithm.has_value() || instance.algorithm == *rule.algorithm) &&
         instance.dtype == dtype && world_size >= instance.world_size_min &&
         world_size <= instance.world_size_max) {
@@ -107,8 +121,11 @@ absl::Status CheckAvailable(const std::string& rule_text, const CompiledRule& ru
     have.insert(absl::StrCat(std::string(Name(instance.codec)), " ",
                              std::string(Name(instance.algorithm))));
   }
+  bool any_dtype = false;
   for (const Dtype dtype : kDtypes) {
     if ((rule.dtype_mask & DtypeBit(dtype)) == 0) continue;
+    if (rule.epilogue.has_value() && !HasEpilogue(rule, backend, dtype)) continue;
+    any_dtype = true;
     for (uint32_t w = rule.world_size_min; w <= rule.world_size_max; ++w) {
       if (HasInstance(rule, backend, dtype, w)) continue;
       const v1::Codec codec = rule.codec.has_value() ? ToProto(*rule.codec) : v1::CODEC_AUTO;
@@ -121,7 +138,10 @@ absl::Status CheckAvailable(const std::string& rule_text, const CompiledRule& ru
           absl::StrJoin(have, ", ")));
     }
   }
-  return absl::OkStatus();
+  if (any_dtype) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat(
+      rule_text, ": match.epilogue ", v1::Epilogue_Name(ToProto(*rule.epilogue)),
+      " does not exist for any of match.dtypes on backend ", std::string(backend.name())));
 }
 
 }  // namespace qrd

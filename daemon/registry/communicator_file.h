@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The communicators on disk: <state_directory>/communicators.textproto, a ListCommunicatorsResponse
-// with the fields that a request may set, create_time and created_on_attach.
+// with the fields that a request may set and create_time.
 // Thread safety: the callers exclude each other. Both functions block on the disk.
 #pragma once
 

@@ -100,8 +100,7 @@ absl::Status CommunicatorRegistry::Load() {
   MutexLock lock(&mu_);
   for (int i = 0; status.ok() && i < saved->communicators_size(); ++i) {
     const v1::Communicator& communicator = saved->communicators(i);
-    absl::StatusOr<CommunicatorState*> state =
-        Insert(communicator, communicator.created_on_attach());
+    absl::StatusOr<CommunicatorState*> state = Insert(communicator, /*on_attach=*/false);
     status = state.status();
     if (status.ok() && communicator.has_create_time()) {
       (*state)->create_time = absl::FromUnixNanos(
@@ -117,12 +116,12 @@ absl::Status CommunicatorRegistry::Load() {
 absl::Status CommunicatorRegistry::Persist() const {
   v1::ListCommunicatorsResponse saved;
   for (const auto& [name, state] : communicators_) {
+    if (state->created_on_attach) continue;
     v1::Communicator* communicator = saved.add_communicators();
     communicator->set_name(name);
     communicator->set_world_size(state->world_size);
     communicator->set_backend(state->backend);
     *communicator->mutable_create_time() = ToTimestamp(state->create_time);
-    communicator->set_created_on_attach(state->created_on_attach);
   }
   return SaveCommunicators(options_.path, saved);
 }
@@ -134,19 +133,40 @@ absl::StatusOr<CommunicatorRegistry::CommunicatorState*> CommunicatorRegistry::I
     return absl::AlreadyExistsError(
         absl::StrFormat("communicator '%s' exists already", request.name()));
   }
-  if (communicators_.size() >= options_.communicators_max) {
-    return absl::ResourceExhaustedError(
-        absl::StrFormat("there are %d communicators: communicators_max is %d",
-                        communicators_.size(), options_.communicators_max));
+  if (communicators_.size() >= options_.communicators_max && !EvictUnused()) {
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "there are %d communicators, in use or made to stay: communicators_max is %d; delete one "
+        "(qrctl comm delete NAME)",
+        communicators_.size(), options_.communicators_max));
   }
   auto state = std::make_unique<CommunicatorState>();
   state->world_size = request.world_size();
   if (request.backend() == v1::BACKEND_GPU) state->backend = v1::BACKEND_GPU;
   state->create_time = absl::Now();
   state->created_on_attach = on_attach;
+  state->incarnation_floor = incarnation_floor_;
   CommunicatorState* raw = state.get();
   communicators_.emplace(request.name(), std::move(state));
   return raw;
+}
+
+bool CommunicatorRegistry::EvictUnused() {
+  auto oldest = communicators_.end();
+  for (auto it = communicators_.begin(); it != communicators_.end(); ++it) {
+    const CommunicatorState& state = *it->second;
+    if (!state.created_on_attach || !state.groups.empty()) continue;
+    if (oldest == communicators_.end() || state.create_time < oldest->second->create_time) {
+      oldest = it;
+    }
+  }
+  if (oldest == communicators_.end()) return false;
+  CommunicatorState& state = *oldest->second;
+  incarnation_floor_ = std::max(incarnation_floor_, state.incarnation_floor);
+  for (const auto& [group, incarnation] : state.incarnations) {
+    incarnation_floor_ = std::max(incarnation_floor_, incarnation);
+  }
+  communicators_.erase(oldest);
+  return true;
 }
 
 absl::StatusOr<v1::Communicator> CommunicatorRegistry::Create(const v1::Communicator& request,
@@ -247,13 +267,7 @@ absl::StatusOr<CommunicatorRegistry::CommunicatorState*> CommunicatorRegistry::F
   request.set_name(name);
   request.set_world_size(world_size);
   request.set_backend(backend);
-  absl::StatusOr<CommunicatorState*> state = Insert(request, /*on_attach=*/true);
-  if (!state.ok()) return state;
-  if (absl::Status status = Persist(); !status.ok()) {
-    communicators_.erase(name);
-    return status;
-  }
-  return state;
+  return Insert(request, /*on_attach=*/true);
 }
 
 CommunicatorRegistry::GroupState* CommunicatorRegistry::CurrentGroup(

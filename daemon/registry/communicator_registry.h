@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Communicators of the node, and which groups and sessions use them. The control service creates,
-// lists and deletes; the session server joins and leaves; names survive a restart (state
-// directory).
+// lists and deletes; the session server joins and leaves.
+//
+// Communicators that CreateCommunicator or the configuration made survive a restart (state
+// directory). Those that an attach made do not, since the next attach makes them again; when there
+// are communicators_max, the oldest of them that nobody uses gives way to a new one.
 //
 // File: <state_directory>/communicators.textproto, replaced atomically on each change.
-// Thread safety: all functions from any thread; no function blocks on a client. A change of the
-// list (create, delete, the first attach of a new name) holds the lock while the small file is
-// written and synced, so that a reply means "survives a crash": a slow disk delays other attaches
-// for that long.
+// Thread safety: all functions from any thread; no function blocks on a client. Create and Delete
+// hold the lock while the small file is written and synced, so that a reply means "survives a
+// crash": a slow disk delays attaches for that long. An attach never writes.
 #pragma once
 
 #include <atomic>
@@ -112,6 +114,8 @@ class CommunicatorRegistry {
   absl::Status Persist() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<CommunicatorState*> Insert(const v1::Communicator& request, bool on_attach)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Removes the oldest communicator that an attach made and nobody uses; false: there is none.
+  bool EvictUnused() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<CommunicatorState*> FindOrCreate(const std::string& name, uint32_t world_size,
                                                   v1::Backend backend, bool create_if_absent)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -126,6 +130,8 @@ class CommunicatorRegistry {
   const Options options_;
   mutable Mutex mu_;
   std::map<std::string, std::unique_ptr<CommunicatorState>> communicators_ ABSL_GUARDED_BY(mu_);
+  // Incarnations of evicted communicators' groups are not above it, so none comes twice.
+  uint64_t incarnation_floor_ ABSL_GUARDED_BY(mu_) = 0;
   // Set before serving, then only read.
   std::function<void(const std::vector<uint64_t>&)> end_sessions_;
   std::function<void(uint64_t, v1::Group*)> group_detail_;

@@ -81,6 +81,15 @@ TEST_F(LostDaemonTest, ATestNoticesToo) {
   EXPECT_EQ(status, QRD_DAEMON_LOST);
 }
 
+TEST_F(LostDaemonTest, APostThatFindsNoRoomSaysThatTheDaemonIsGone) {
+  for (int i = 0; i < 8; ++i) Post(memory_, memory_, 0);
+  daemon_.HangUp(QRD_ABORTED, "the peer left");
+  qrd_operation extra = 0;
+  EXPECT_EQ(
+      Outcome(qrd_all_reduce(comm_, memory_, memory_, 1, QRD_FP32, QRD_SUM, &extra)),
+      "ABORTED: the session with the daemon has ended (finalize and init again): the peer left");
+}
+
 TEST_F(LostDaemonTest, ADaemonThatEndsTheSessionIsQuoted) {
   const qrd_operation operation = Post(memory_, memory_, 1);
   daemon_.HangUp(QRD_ABORTED, "communicator tp was deleted");

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Speed of the GPU kernels on this device, every figure a ratio from this run:
-//   gpu_bench [codecs] [reduce] [small] [--epilogue]     default: all
+//   gpu_bench [codecs] [reduce] [small] [links] [--epilogue]     default: all
 // codecs: encode and decode of 256 MiB against a device copy. reduce: 2, 4, 8 ranks on the device
 // against the least traffic 2S + 4cS of each rank at the copy's rate. small: time of one call in a
-// graph of 20. --epilogue: the fused norm against its steps apart. Times are medians of graph
-// replays, data are random (N(0,1)); inputs of codecs and reduce are far larger than the cache.
-// Exit status: 0, 2 bad arguments, 77 no GPU.
+// graph of 20. links: copies between each two devices, one way and both. --epilogue: the fused norm
+// against its steps apart. Times are medians of graph replays, data are random (N(0,1)); inputs of
+// codecs and reduce are far larger than the cache. Exit status: 0, 2 bad arguments, 77 no GPU.
 #include <algorithm>
 #include <cstdio>
 #include <functional>
@@ -160,11 +160,11 @@ void BenchSmall() {
 
 int main(int argc, char** argv) {
   std::set<std::string> parts(argv + 1, argv + argc);
-  const std::set<std::string> all = {"codecs", "reduce", "small", "--epilogue"};
+  const std::set<std::string> all = {"codecs", "reduce", "small", "links", "--epilogue"};
   if (parts.empty()) parts = all;
   for (const std::string& part : parts) {
     if (all.contains(part)) continue;
-    std::fprintf(stderr, "unknown argument '%s': want codecs, reduce, small, --epilogue\n",
+    std::fprintf(stderr, "unknown argument '%s': want codecs, reduce, small, links, --epilogue\n",
                  part.c_str());
     return 2;
   }
@@ -179,6 +179,7 @@ int main(int argc, char** argv) {
   if (parts.contains("codecs")) qrd::testing::BenchCodecs();
   if (parts.contains("reduce")) qrd::testing::BenchReduce();
   if (parts.contains("small")) qrd::testing::BenchSmall();
+  if (parts.contains("links")) qrd::testing::BenchLinks();
   if (parts.contains("--epilogue")) qrd::testing::BenchEpilogue();
   return 0;
 }

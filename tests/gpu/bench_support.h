@@ -22,6 +22,7 @@ inline constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 // Prints its table to standard output.
 void BenchEpilogue();
+void BenchLinks();
 
 // Fills device memory with N(0,1) values of the dtype, a block of 16 MiB again and again.
 inline void Fill(const DeviceBuffer& buffer, Dtype dtype, uint32_t seed) {

@@ -2,9 +2,15 @@
 // What serving costs: the same all-reduce launched by the process itself (two logical ranks on one
 // device, launch and synchronize), waited for by the host through a daemon, and on a stream through
 // a daemon (call and synchronize). Medians of one run, as a table with ratios.
+//   gpu_served_bench                        that
+//   gpu_served_bench --epilogue RANKS [library]   served_epilogue_bench.cc
+#include "tests/gpu/served_bench.h"
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
+#include <string>
 
 #include "kernels/gpu/gpu_collective.h"
 #include "tests/gpu/served_fixture.h"
@@ -114,4 +120,14 @@ int Main() {
 }  // namespace
 }  // namespace qrd::testing
 
-int main() { return qrd::testing::Main(); }
+int main(int argc, char** argv) {
+  if (argc == 1) return qrd::testing::Main();
+  const int ranks = argc > 2 ? std::atoi(argv[2]) : 0;
+  const bool library = argc == 4 && std::string(argv[3]) == "library";
+  if (std::string(argv[1]) != "--epilogue" || ranks < 1 || ranks > 8 || argc > 4 ||
+      (argc == 4 && !library)) {
+    std::fprintf(stderr, "usage: gpu_served_bench [--epilogue RANKS [library]], RANKS 1 to 8\n");
+    return 2;
+  }
+  return qrd::testing::BenchServedEpilogue(static_cast<uint32_t>(ranks), library);
+}

@@ -9,8 +9,11 @@ namespace {
 
 Options RankOptions(const std::string& runtime_directory, uint32_t rank, uint32_t world_size,
                     const std::string& communicator, const std::string& group) {
-  // The runtime's context of device 0 becomes the thread's.
-  QRD_MUST(hipSetDevice(0));
+  int devices = 1;
+  const char* spread = std::getenv("QRD_TEST_SPREAD_RANKS");
+  if (spread != nullptr && std::string(spread) == "1") QRD_MUST(hipGetDeviceCount(&devices));
+  // The runtime's context of the device becomes the thread's.
+  QRD_MUST(hipSetDevice(static_cast<int>(rank) % devices));
   QRD_MUST(hipFree(nullptr));
   Options options;
   options.runtime_directory = runtime_directory;
@@ -94,13 +97,17 @@ void ServedTest::SetUp() {
   ASSERT_EQ(daemon_.Start({"--gpu", "required"}), "");
 }
 
-std::string ServedTest::Ctl(const std::string& arguments) const {
+std::string RunCtl(const std::string& runtime_directory, const std::string& arguments) {
   const char* program = std::getenv("QRD_QRCTL_EXECUTABLE");
   const std::string command = std::string(program != nullptr ? program : QRD_QRCTL_EXECUTABLE) +
-                              " --runtime-directory " + directory() + " " + arguments +
+                              " --runtime-directory " + runtime_directory + " " + arguments +
                               " >/dev/null 2>&1";
   const int status = std::system(command.c_str());
   return status == 0 ? "" : command + ": " + std::to_string(status);
+}
+
+std::string ServedTest::Ctl(const std::string& arguments) const {
+  return RunCtl(directory(), arguments);
 }
 
 void ServedTest::SetPolicy(const std::string& codec, const std::string& algorithm) {

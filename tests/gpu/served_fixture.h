@@ -21,7 +21,8 @@
 
 namespace qrd::testing {
 
-// A client's side: a session on the device of its process.
+// A client's side: a session on the first device; with QRD_TEST_SPREAD_RANKS=1 in the environment
+// on device rank % count, so that all of these tests run over real links where there are several.
 struct ServedRank {
   ServedRank(const std::string& runtime_directory, uint32_t rank, uint32_t world_size,
              const std::string& communicator = "tp", const std::string& group = "");
@@ -44,6 +45,9 @@ std::vector<Bytes> Tensors(Dtype dtype, uint64_t count, uint32_t world_size, uin
 std::string Difference(const Bytes& got, const Bytes& want);
 // The body with exceptions of the C++ header turned into text.
 RankProcesses::Body Guarded(std::function<std::string(RankProcess&)> body);
+
+// Runs qrctl; "" or what failed.
+std::string RunCtl(const std::string& runtime_directory, const std::string& arguments);
 
 class ServedTest : public ::testing::Test {
  protected:

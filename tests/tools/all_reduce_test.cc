@@ -153,6 +153,13 @@ TEST_F(AllReduceTest, APlotThatCannotBeWrittenIsAnError) {
   const ProgramResult result = Bench("--sizes 4K --iters 3 --plot /nonexistent/out.svg");
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_CONTAINS(result.err, "/nonexistent/out.svg: cannot write: No such file");
+  EXPECT_EQ(result.out, "");  // before anything is measured
+}
+
+TEST_F(AllReduceTest, ALibraryThatTheDaemonLacksIsAnErrorNotAnotherPlan) {
+  const ProgramResult result = Bench("--sizes 4K --iters 3 --algorithms library");
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_CONTAINS(result.err, "--algorithms library: the daemon offers no collective library");
 }
 
 TEST_F(AllReduceTest, AnInterruptPutsThePolicyBack) {
@@ -255,6 +262,37 @@ TEST_F(AllReduceTest, APrivateDaemonNeedsNobodyElse) {
                  options);
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_CONTAINS(result.out, "bits");
+}
+
+TEST_F(AllReduceTest, APrivateDaemonEndsWithABenchmarkThatIsKilled) {
+  const std::string directory = daemon_.File("");
+  ProgramOptions options;
+  options.environment = {"TMPDIR=" + directory};
+  bool killed = false;
+  options.watch = [&](int pid, const ProgramResult& so_far) {
+    if (killed || so_far.out.find(" int8 ") == std::string::npos) return;
+    killed = kill(pid, SIGKILL) == 0;
+  };
+  const ProgramResult result = RunProgram(
+      Qrbench(),
+      Words("all_reduce --start-daemon --sizes 4K,8M --codecs int8 --iters 200 --daemon " +
+            DaemonProcess::Executable()),
+      options);
+  ASSERT_TRUE(killed);
+  EXPECT_EQ(result.signal, SIGKILL);
+  // Its sockets go when it ends.
+  const auto socket_there = [&] {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(directory)) {
+      if (entry.path().filename() == "control.sock" &&
+          entry.path().parent_path().filename().string().rfind("qrbench-", 0) == 0) {
+        return true;
+      }
+    }
+    return false;
+  };
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (socket_there() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+  EXPECT_FALSE(socket_there());
 }
 
 TEST_F(AllReduceTest, GoldenCasesPassThroughTheDaemon) {

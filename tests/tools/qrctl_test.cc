@@ -199,6 +199,18 @@ TEST_F(QrctlTest, FilesThatAreNoTextAreRefused) {
                   "above the bound 1048576 bytes");
 }
 
+TEST_F(QrctlTest, AnEmptyPolicyMustBeMeant) {
+  const std::string before = Generation();
+  const std::string file = daemon_.File("empty.txt");
+  std::ofstream(file) << "# nothing\n";
+  const ProgramResult refused = Run({"policy", "set", file});
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_CONTAINS(refused.err, file + " has no rules; --allow-empty sets a policy without any");
+  EXPECT_EQ(Generation(), before);
+  EXPECT_EQ(Run({"policy", "set", file, "--allow-empty"}).exit_code, 0);
+  EXPECT_NE(Generation(), before);
+}
+
 TEST_F(QrctlTest, ADryRunChangesNothing) {
   const std::string before = Generation();
   for (const char* flag : {"--dry-run", "--validate-only"}) {

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -183,6 +185,28 @@ absl::Status CheckKnown(absl::string_view word, const std::vector<std::string>& 
   if (std::find(known.begin(), known.end(), word) != known.end()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(what, ": unknown value \"", word, "\"", KnownWords(word, known)));
+}
+
+FlagCheck WholeNumber(uint64_t low, uint64_t high) {
+  return [low, high](const std::string& text) {
+    uint64_t value = 0;
+    const bool digits = !text.empty() && std::all_of(text.begin(), text.end(), absl::ascii_isdigit);
+    if (digits && absl::SimpleAtoi(text, &value) && value >= low && value <= high) {
+      return std::string();
+    }
+    return high == UINT64_MAX
+               ? absl::StrCat("\"", text, "\" is not a whole number of at least ", low)
+               : absl::StrCat("\"", text, "\" is not a whole number of ", low, " to ", high);
+  };
+}
+
+FlagCheck Within(double low, double high) {
+  return [low, high](const std::string& text) {
+    double value = 0;
+    // NaN is within nothing.
+    if (absl::SimpleAtod(text, &value) && value >= low && value <= high) return std::string();
+    return absl::StrCat("\"", text, "\" is not within ", low, " to ", high);
+  };
 }
 
 absl::StatusOr<std::vector<uint64_t>> ParseByteList(absl::string_view list,

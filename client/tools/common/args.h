@@ -52,6 +52,12 @@ absl::StatusOr<std::vector<std::string>> ParseNames(absl::string_view list, absl
 // INVALID_ARGUMENT with the known words and the nearest match, unless `word` is one of them.
 absl::Status CheckKnown(absl::string_view word, const std::vector<std::string>& known,
                         absl::string_view what);
+// Checks of a flag's text for CLI::Option::check: a whole number, or any, within the bounds.
+// CLI11's own let "-1" and "nan" pass.
+using FlagCheck = std::function<std::string(const std::string&)>;
+FlagCheck WholeNumber(uint64_t low, uint64_t high);
+FlagCheck Within(double low, double high);
+
 absl::StatusOr<std::vector<uint64_t>> ParseByteList(absl::string_view list, absl::string_view what);
 
 }  // namespace qrd::tools

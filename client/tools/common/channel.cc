@@ -5,8 +5,8 @@
 
 #include <CLI/CLI.hpp>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "client/tools/common/args.h"
 #include "client/tools/common/exit_codes.h"
 #include "client/tools/common/runtime_directory.h"
 #include "client/tools/common/units.h"
@@ -22,21 +22,30 @@ void AddConnectionFlags(CLI::App* app, ConnectionFlags* flags) {
   app->add_option("--timeout", flags->timeout_s,
                   "Deadline of each call, 0.001 to 3600 s; default 5")
       ->type_name("SECONDS")
-      ->check([](const std::string& text) {
-        double seconds = 0;
-        // CLI::Range lets NaN pass.
-        const bool good = absl::SimpleAtod(text, &seconds) && seconds >= 0.001 && seconds <= 3600;
-        return good ? std::string()
-                    : absl::StrCat("\"", text, "\" is not within 0.001 to 3600 seconds");
-      });
+      ->check(Within(0.001, 3600));
 }
 
 ControlClient::ControlClient(std::string runtime_directory, double timeout_s, int fd)
-    : runtime_directory_(std::move(runtime_directory)), timeout_s_(timeout_s) {
+    : runtime_directory_(std::move(runtime_directory)),
+      timeout_s_(timeout_s),
+      used_(std::chrono::steady_clock::now()) {
+  Use(fd);
+}
+
+void ControlClient::Use(int fd) {
   const std::shared_ptr<grpc::Channel> channel = grpc::CreateInsecureChannelFromFd("qrd", fd);
   communicators_ = v1::CommunicatorService::NewStub(channel);
   policy_ = v1::PolicyService::NewStub(channel);
   node_ = v1::NodeService::NewStub(channel);
+}
+
+void ControlClient::Refresh() {
+  const auto now = std::chrono::steady_clock::now();
+  const bool stale = now - used_ > kFreshFor;
+  used_ = now;
+  if (!stale) return;
+  // Without a daemon the call on the old connection says so.
+  if (absl::StatusOr<int> fd = ConnectControlSocket(runtime_directory_); fd.ok()) Use(*fd);
 }
 
 absl::StatusOr<std::unique_ptr<ControlClient>> ControlClient::Connect(
@@ -66,7 +75,7 @@ absl::Status ControlClient::Explain(const grpc::Status& status) const {
       break;
     case grpc::StatusCode::UNAVAILABLE:
       absl::StrAppend(&text, " (the daemon at ", runtime_directory_,
-                      " ended, drains or was restarted)");
+                      " ended, drains, was restarted or has too many connections: see its log)");
       break;
     case grpc::StatusCode::PERMISSION_DENIED:
       absl::StrAppend(&text, " (needs uid 0, the daemon's uid or a member of its admin_group)");

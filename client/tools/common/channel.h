@@ -5,7 +5,7 @@
 // The connection is made before gRPC sees it: errno of connect() tells "no daemon" from "may not",
 // which gRPC's UNAVAILABLE does not, and a path needs no escaping.
 //
-// Thread safety: calls may be made from any thread.
+// Thread safety: one thread at a time.
 // Ownership: a ControlClient owns its connection.
 #pragma once
 
@@ -41,9 +41,9 @@ class ControlClient {
   static absl::StatusOr<std::unique_ptr<ControlClient>> Connect(const ConnectionFlags& flags);
 
   const std::string& runtime_directory() const { return runtime_directory_; }
-  v1::CommunicatorService::Stub& communicators() { return *communicators_; }
-  v1::PolicyService::Stub& policy() { return *policy_; }
-  v1::NodeService::Stub& node() { return *node_; }
+  v1::CommunicatorService::Stub& communicators() { return Refreshed(communicators_); }
+  v1::PolicyService::Stub& policy() { return Refreshed(policy_); }
+  v1::NodeService::Stub& node() { return Refreshed(node_); }
 
   // One call with the deadline: Call(&NodeService::Stub::GetStatus, node(), request, &reply).
   template <typename Stub, typename Request, typename Reply>
@@ -59,10 +59,22 @@ class ControlClient {
   absl::Status Explain(const grpc::Status& status) const;
 
  private:
+  // The daemon closes connections that idle for minutes, and gRPC cannot open one again that it was
+  // given: after a pause a call gets a new one.
+  static constexpr std::chrono::seconds kFreshFor{60};
+
   ControlClient(std::string runtime_directory, double timeout_s, int fd);
+  void Use(int fd);
+  void Refresh();
+  template <typename Stub>
+  Stub& Refreshed(const std::unique_ptr<Stub>& stub) {
+    Refresh();
+    return *stub;
+  }
 
   const std::string runtime_directory_;
   const double timeout_s_;
+  std::chrono::steady_clock::time_point used_;
   std::unique_ptr<v1::CommunicatorService::Stub> communicators_;
   std::unique_ptr<v1::PolicyService::Stub> policy_;
   std::unique_ptr<v1::NodeService::Stub> node_;

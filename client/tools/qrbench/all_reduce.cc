@@ -46,6 +46,7 @@ class AllReduceRun {
   absl::Status RunCase(const BenchCase& c);
   absl::Status UsePolicy(const std::string& codec, const std::string& algorithm);
   absl::Status CleanUp();
+  absl::Status CheckLibrary();
   absl::Status Attach();
   uint64_t CountOf(uint64_t bytes, Dtype dtype) const;
   uint32_t IterationsOf(uint64_t bytes) const;
@@ -163,6 +164,28 @@ absl::Status AllReduceRun::ConnectControl() {
   return absl::OkStatus();
 }
 
+// `library` is a plan that the daemon makes where it can: without one it would measure another.
+absl::Status AllReduceRun::CheckLibrary() {
+  if (std::find(settings_.algorithms.begin(), settings_.algorithms.end(), "library") ==
+      settings_.algorithms.end()) {
+    return absl::OkStatus();
+  }
+  v1::Capabilities capabilities;
+  const absl::Status called =
+      control_->Call(&v1::NodeService::Stub::GetCapabilities, control_->node(),
+                     v1::GetCapabilitiesRequest(), &capabilities);
+  if (!called.ok()) return called;
+  const auto wanted = settings_.backend == "gpu" ? v1::BACKEND_GPU : v1::BACKEND_HOST;
+  std::string why = "the host backend has none";
+  for (const v1::BackendCapability& backend : capabilities.backends()) {
+    if (backend.backend() != wanted || wanted == v1::BACKEND_HOST) continue;
+    if (!backend.collective_library().empty()) return absl::OkStatus();
+    why = backend.collective_library_missing();
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("--algorithms library: the daemon offers no collective library: ", why));
+}
+
 absl::Status AllReduceRun::Attach() {
   CaseRequest request;
   request.kind = CaseRequest::kAttach;
@@ -276,8 +299,11 @@ int AllReduceRun::Execute() {
   }
   info_.settings = SettingsLine();
   writer_ = MakeReportWriter(settings_.output, stdout);
-  absl::Status status = Prepare();
+  // Before minutes of measuring.
+  absl::Status status = settings_.plot.empty() ? absl::OkStatus() : CheckWritable(settings_.plot);
+  if (status.ok()) status = Prepare();
   if (status.ok()) status = ConnectControl();
+  if (status.ok()) status = CheckLibrary();
   if (status.ok()) status = Attach();
   ClearProgress();
   const bool began = status.ok();

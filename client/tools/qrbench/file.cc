@@ -2,10 +2,12 @@
 #include "client/tools/qrbench/file.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 
 #include "absl/strings/str_cat.h"
 
@@ -29,6 +31,20 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
         absl::StrCat(path, ": read ", got, " of ", bytes.size(), " bytes"));
   }
   return bytes;
+}
+
+absl::Status CheckWritable(const std::string& path) {
+  struct stat info = {};
+  const bool there = stat(path.c_str(), &info) == 0;
+  const std::string parent = std::filesystem::path(path).parent_path().string();
+  int error = 0;
+  if (there && S_ISDIR(info.st_mode)) {
+    error = EISDIR;
+  } else if (access(there ? path.c_str() : (parent.empty() ? "." : parent.c_str()), W_OK) != 0) {
+    error = errno;
+  }
+  if (error == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(path, ": cannot write: ", std::strerror(error)));
 }
 
 absl::Status WriteFile(const std::string& path, absl::string_view text) {

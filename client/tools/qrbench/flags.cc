@@ -13,14 +13,16 @@ void AddTensorFlags(CLI::App* app, TensorFlags* flags, const std::string& codecs
   app->add_option("--algorithms", flags->algorithms, algorithms_help)->type_name("LIST");
   app->add_option("--op", flags->op, "sum (default) or avg")->type_name("OP");
   app->add_option("--ranks", flags->ranks, "1 to 16; default 2, with --input one a file")
-      ->type_name("N");
+      ->type_name("N")
+      ->check(WholeNumber(1, kWorldSizeMax));
   app->add_option(
          "--input", flags->input,
          "Real tensors: .npy files a.npy,b.npy, one a rank, of equal size (<f2, <f4, <f8, or "
          "<u2 for bfloat16 bits)")
       ->type_name("FILES");
   app->add_option("--seed", flags->seed, "Of synthetic (Gaussian) input; default 1")
-      ->type_name("N");
+      ->type_name("N")
+      ->check(WholeNumber(0, UINT64_MAX));
 }
 
 }  // namespace
@@ -59,7 +61,8 @@ void AddAllReduceFlags(CLI::App* app, AllReduceFlags* flags) {
   app->add_option("-e,--max-bytes", flags->max_bytes, "Largest payload; default 64M")
       ->type_name("BYTES");
   app->add_option("-f,--factor", flags->factor, "From one size to the next; default 4")
-      ->type_name("X");
+      ->type_name("X")
+      ->check(Within(1, 1e6));
   app->add_option("--sizes", flags->sizes, "Instead of -b, -e, -f: a list such as 4K,1M")
       ->type_name("LIST");
   AddTensorFlags(
@@ -70,22 +73,28 @@ void AddAllReduceFlags(CLI::App* app, AllReduceFlags* flags) {
       "auto (default), one_shot, two_shot, all (of these two) or library; set like the codec");
   app->add_option("--groups", s.groups,
                   "So many groups of --ranks processes at the same time; default 1")
-      ->type_name("K");
+      ->type_name("K")
+      ->check(WholeNumber(1, kProcessesMax));
   app->add_flag("--join", s.join,
                 "Be one rank of a group that other processes form with the same flags "
                 "(rank 0 sets the policy and reports)");
-  app->add_option("--rank", s.rank, "With --join: 0 to ranks - 1")->type_name("R");
+  app->add_option("--rank", s.rank, "With --join: 0 to ranks - 1")
+      ->type_name("R")
+      ->check(WholeNumber(0, kWorldSizeMax - 1));
   app->add_option("--communicator", s.communicator,
                   "Default: qrbench-PID, deleted afterwards; with --join: qrbench")
       ->type_name("NAME");
   app->add_option("--group", s.group, "Default: default")->type_name("NAME");
   app->add_option("--iters", s.iterations,
                   "Timed operations of each size; default 20 to 1000, by size")
-      ->type_name("N");
+      ->type_name("N")
+      ->check(WholeNumber(1, kIterationsMax));
   app->add_option("--warmup", s.warmup, "Untimed operations before; default a tenth")
-      ->type_name("N");
+      ->type_name("N")
+      ->check(WholeNumber(1, kIterationsMax));
   app->add_option("--buffers", s.buffers, "Pairs of buffers used in turn; default 2 to 8, by size")
-      ->type_name("N");
+      ->type_name("N")
+      ->check(WholeNumber(1, 64));
   app->add_flag("--in-place", s.in_place,
                 "Output over input (restored before each operation, untimed)");
   app->add_flag("--staged", s.staged, "Buffers in private memory, which the library must copy");
@@ -106,7 +115,8 @@ void AddAccuracyFlags(CLI::App* app, AccuracyFlags* flags) {
   AddTensorFlags(app, &flags->tensors, "none, int8, ... or all (default)",
                  "one_shot, two_shot or all (default)");
   app->add_option("--count", flags->count, "Elements of synthetic input; default 1048576")
-      ->type_name("N");
+      ->type_name("N")
+      ->check(WholeNumber(1, UINT64_MAX));
   app->add_option("-o,--output", flags->output, "table (default), markdown, csv or json")
       ->check(CLI::IsMember({"table", "markdown", "csv", "json"}));
 }

@@ -269,14 +269,15 @@ void AddLiveCommand(CommandLine& line) {
         }
         return RunLive(*std::move(settings), seconds);
       });
-  app->add_option("--seconds", seconds, "0.1 to 3600; default 5")->check(CLI::Range(0.1, 3600.0));
+  app->add_option("--seconds", seconds, "0.1 to 3600; default 5")->check(Within(0.1, 3600));
   app->add_option("--size", flags.sizes, "Payload of a rank without --input; default 1M")
       ->type_name("BYTES");
   app->add_option("--dtype", flags.tensors.dtypes,
                   "fp16, bf16 or fp32; default bf16, with --input that of the files")
       ->type_name("DTYPE");
   app->add_option("--ranks", flags.tensors.ranks, "1 to 16; default 2, with --input one a file")
-      ->type_name("N");
+      ->type_name("N")
+      ->check(WholeNumber(1, kWorldSizeMax));
   app->add_option("--input", flags.tensors.input,
                   "Real tensors: .npy files a.npy,b.npy, one a rank")
       ->type_name("FILES");

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/tools/common/args.h"
 #include "client/tools/common/exit_codes.h"
+#include "client/tools/qrbench/compare.h"
 #include "client/tools/qrbench/flags.h"
 #include "client/tools/qrbench/interrupt.h"
 #include "client/tools/qrbench/live.h"
@@ -81,7 +82,7 @@ void AddRelay(CommandLine& line) {
       });
   app->add_option("--iters", iterations, "1 to 1000000; default 5000")
       ->type_name("N")
-      ->check(CLI::Range(1, 1'000'000));
+      ->check(WholeNumber(1, 1'000'000));
 }
 
 }  // namespace
@@ -97,6 +98,7 @@ int main(int argc, char** argv) {
   AddGolden(line);
   AddAccuracy(line);
   AddLiveCommand(line);
+  AddCompareCommand(line);
   AddModelCommand(line);
   AddTuneCommand(line);
   AddRelay(line);

@@ -170,7 +170,9 @@ void AddModelCommand(CommandLine& line) {
          "mi300x, mi355x, h200 (all ranks on one device), h200-nvlink (a placeholder: needs "
          "--link-gbps and --latency-us); default: all of them")
       ->type_name("NAME");
-  app->add_option("--ranks", flags.ranks, "Default 2")->type_name("N");
+  app->add_option("--ranks", flags.ranks, "1 to 16; default 2")
+      ->type_name("N")
+      ->check(WholeNumber(1, kWorldSizeMax));
   app->add_option("--bytes", flags.bytes, "Payloads of a rank, a list such as 1M,64M")
       ->type_name("LIST");
   app->add_option("--codec", flags.codecs, "none (default), int8, ... or all")->type_name("LIST");
@@ -179,12 +181,15 @@ void AddModelCommand(CommandLine& line) {
   app->add_option("--dtype", flags.dtype, "fp16 (default), bf16 or fp32")->type_name("DTYPE");
   app->add_option("--link-gbps", flags.link_gbps,
                   "Usable bandwidth of a link and direction (with a switch: of a GPU), GB/s")
-      ->type_name("X");
+      ->type_name("X")
+      ->check(Within(1e-3, 1e6));
   app->add_option("--latency-us", flags.latency_us,
                   "Fixed time of an operation, in place of the machine's")
-      ->type_name("X");
+      ->type_name("X")
+      ->check(Within(0, 1e6));
   app->add_option("--memory-gbps", flags.memory_gbps, "Read and written bytes of a copy, GB/s")
-      ->type_name("X");
+      ->type_name("X")
+      ->check(Within(1e-3, 1e6));
   app->add_flag("--all", flags.all_figures, "All published figures, not only those to be met");
   app->add_option("-o,--output", flags.output, "table (default), csv or json")
       ->check(CLI::IsMember({"table", "csv", "json"}));

@@ -2,7 +2,7 @@
 #include "client/tools/qrbench/private_daemon.h"
 
 #include <fcntl.h>
-#include <spawn.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,8 +20,6 @@
 #include "client/tools/qrbench/file.h"
 #include "client/tools/qrbench/interrupt.h"
 #include "qrd/v1/config.pb.h"
-
-extern char** environ;
 
 namespace qrd::tools {
 namespace {
@@ -53,6 +51,31 @@ absl::StatusOr<std::string> FindProgram(const std::string& program) {
                                           ") or in $PATH; name it with --daemon PATH"));
 }
 
+// In the forked child; only functions that are safe there.
+[[noreturn]] void BecomeDaemon(pid_t parent, const char* log, char** argv, int failure_fd) {
+  // Its own process group: Ctrl-C is for the benchmark, which then stops the daemon in order.
+  setpgid(0, 0);
+  // A benchmark that is killed takes its daemon along, also if that was before this line.
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  for (int signal = 1; signal < NSIG; ++signal) ::signal(signal, SIG_DFL);
+  const int null = open("/dev/null", O_RDWR);
+  const int log_fd = open(log, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND, 0600);
+  if (getppid() == parent && null >= 0 && log_fd >= 0 && dup2(null, STDIN_FILENO) >= 0 &&
+      dup2(null, STDOUT_FILENO) >= 0 && dup2(log_fd, STDERR_FILENO) >= 0) {
+    if (null > STDERR_FILENO) close(null);
+    if (log_fd > STDERR_FILENO) close(log_fd);
+    execv(argv[0], argv);
+  }
+  const int error = errno;
+  if (write(failure_fd, &error, sizeof(error)) < 0) _exit(126);
+  _exit(127);
+}
+
+std::string HowItEnded(int status) {
+  return WIFSIGNALED(status) ? absl::StrCat("by signal ", WTERMSIG(status))
+                             : absl::StrCat("with exit status ", WEXITSTATUS(status));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PrivateDaemon>> PrivateDaemon::Start(const std::string& program) {
@@ -78,28 +101,28 @@ absl::Status PrivateDaemon::Spawn(const std::string& program) {
   config.set_log_level("info");
   const std::string file = absl::StrCat(directory_, "/qrd.textproto");
   if (absl::Status status = WriteFile(file, MessageToText(config)); !status.ok()) return status;
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
   const std::string log = absl::StrCat(directory_, "/log");
-  posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, log.c_str(),
-                                   O_WRONLY | O_CREAT | O_TRUNC | O_APPEND, 0600);
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  // Its own process group: Ctrl-C is for the benchmark, which then stops the daemon in order.
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGDEF);
-  sigset_t defaults;
-  sigfillset(&defaults);
-  posix_spawnattr_setsigdefault(&attributes, &defaults);
   std::string config_flag = "--config";
   char* argv[] = {const_cast<char*>(program.c_str()), config_flag.data(),
                   const_cast<char*>(file.c_str()), nullptr};
-  const int error = posix_spawn(&pid_, program.c_str(), &actions, &attributes, argv, environ);
-  posix_spawnattr_destroy(&attributes);
-  posix_spawn_file_actions_destroy(&actions);
+  int failure[2];  // the child's errno if it cannot become the daemon; closed by exec
+  if (pipe2(failure, O_CLOEXEC) != 0) {
+    return absl::UnavailableError(absl::StrCat("pipe: ", std::strerror(errno)));
+  }
+  const pid_t self = getpid();
+  pid_ = fork();
+  if (pid_ == 0) BecomeDaemon(self, log.c_str(), argv, failure[1]);
+  const int fork_error = errno;
+  close(failure[1]);
+  int error = 0;
+  if (pid_ < 0) {
+    error = fork_error;
+  } else if (read(failure[0], &error, sizeof(error)) == sizeof(error)) {
+    waitpid(pid_, nullptr, 0);
+    pid_ = -1;
+  }
+  close(failure[0]);
   if (error == 0) return absl::OkStatus();
-  pid_ = -1;
   return absl::UnavailableError(absl::StrCat("cannot start ", program, ": ", std::strerror(error)));
 }
 
@@ -115,7 +138,7 @@ absl::Status PrivateDaemon::WaitUntilReady() {
     if (waitpid(pid_, &status, WNOHANG) == pid_) {
       pid_ = -1;
       return absl::UnavailableError(
-          absl::StrCat("the private daemon ended at once, status ", status, LogTail()));
+          absl::StrCat("the private daemon ended at once, ", HowItEnded(status), LogTail()));
     }
     usleep(2'000);
   }

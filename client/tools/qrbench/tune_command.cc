@@ -164,24 +164,29 @@ void AddTuneFlags(CLI::App* app, TuneFlags* flags) {
   app->add_option("-e,--max-bytes", run.max_bytes, "Largest payload; default 64M")
       ->type_name("BYTES");
   app->add_option("-f,--factor", run.factor, "From one size to the next; default 4")
-      ->type_name("X");
+      ->type_name("X")
+      ->check(Within(1, 1e6));
   app->add_option("--sizes", run.sizes, "Instead of -b, -e, -f: a list such as 4K,1M")
       ->type_name("LIST");
   app->add_option("--min-sqnr-db", flags->floor_db,
                   "A codec whose whole all-reduce is less accurate than that on the input is never "
                   "chosen; default 20")
-      ->type_name("DB");
+      ->type_name("DB")
+      ->check(Within(-1000, 1000));
   app->add_option("--input", run.tensors.input,
                   "Tensors to compute the accuracy on, .npy files, one a rank; default synthetic")
       ->type_name("FILES");
   app->add_option("--seed", run.tensors.seed, "Of synthetic (Gaussian) input; default 1")
-      ->type_name("N");
+      ->type_name("N")
+      ->check(WholeNumber(0, UINT64_MAX));
   app->add_option("--margin", flags->margin_percent,
                   "Percent by which a plan must win to replace another; default 5")
-      ->type_name("PERCENT");
+      ->type_name("PERCENT")
+      ->check(Within(0, 1000));
   app->add_option("--budget-s", flags->budget_s,
                   "Seconds for measuring; payloads that do not fit are left out; default 120")
-      ->type_name("S");
+      ->type_name("S")
+      ->check(Within(0.1, 86400));
   app->add_option("--output", flags->output, "Write the policy there; default: standard output")
       ->type_name("FILE");
   app->add_option("--communicator", run.settings.communicator,

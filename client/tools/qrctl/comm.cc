@@ -5,10 +5,12 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "client/tools/common/args.h"
 #include "client/tools/common/policy_text.h"
 #include "client/tools/common/table.h"
 #include "client/tools/common/units.h"
 #include "client/tools/qrctl/commands.h"
+#include "proto/shm/layout.h"
 
 namespace qrd::tools {
 namespace {
@@ -173,7 +175,8 @@ void AddCommCommands(CommandLine& line, Context& context) {
   name_argument(create);
   create->add_option("--world-size", flags.world_size, "Number of ranks, 1 to 16")
       ->required()
-      ->type_name("N");
+      ->type_name("N")
+      ->check(WholeNumber(1, shm::kWorldSizeMax));
   CLI::App* remove = leaf("delete", "Delete a communicator (needs admin rights)", Delete);
   name_argument(remove);
   remove->add_flag(

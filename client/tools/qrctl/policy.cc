@@ -17,7 +17,7 @@ struct PolicyFlags {
   std::string file;
   std::string codec, algorithm;
   uint64_t expected_generation = 0;
-  bool validate_only = false;
+  bool validate_only = false, allow_empty = false;
   uint32_t count = 0;
 };
 
@@ -100,6 +100,12 @@ int Set(const Context& context, const PolicyFlags& flags) {
   if (!policy.ok()) {
     return Fail("qrctl", policy.status(), flags.file.empty() ? kExitUsage : kExitFailed);
   }
+  if (policy->rules_size() == 0 && !flags.allow_empty) {
+    return Fail("qrctl",
+                absl::InvalidArgumentError(absl::StrCat(
+                    flags.file, " has no rules; --allow-empty sets a policy without any")),
+                kExitFailed);
+  }
   return WithClient(context,
                     [&](ControlClient& client) { return Send(client, context, flags, *policy); });
 }
@@ -129,7 +135,10 @@ void AddSet(CommandLine& line, CLI::App* policy, Context& context, PolicyFlags& 
       ->type_name("NAME");
   set->add_option("--expected-generation", flags.expected_generation,
                   "Refuse unless this generation is in force; 0 (default): replace any")
-      ->type_name("N");
+      ->type_name("N")
+      ->check(WholeNumber(0, UINT64_MAX));
+  set->add_flag("--allow-empty", flags.allow_empty,
+                "Take a FILE without rules: every operation is then decided by auto");
   set->add_flag("--validate-only,--dry-run", flags.validate_only, "Check only, change nothing");
   AddContextFlags(set, context);
   set->footer(
@@ -159,7 +168,8 @@ void AddPolicyCommands(CommandLine& line, Context& context) {
                           [&](ControlClient& client) { return Watch(client, context, flags); });
       });
   watch->add_option("--count", flags.count, "Stop after N policies; 0 (default): never")
-      ->type_name("N");
+      ->type_name("N")
+      ->check(WholeNumber(0, UINT32_MAX));
   AddContextFlags(watch, context);
 }
 

@@ -9,6 +9,7 @@
 
 #include "client/core/clock.h"
 #include "client/core/error.h"
+#include "client/core/keep_forever.h"
 #include "tests/client/gpu/fake_driver.h"
 #include "tests/client/gpu/stream_fixture.h"
 
@@ -36,7 +37,7 @@ class StreamSessionTest : public ::testing::Test {
       session_->Wake();
       RunAll();
       const bool ended = session_->End(NowNs());
-      if (!ended) static_cast<void>(session_.release());
+      if (!ended) KeepForever(std::move(session_));
     }
   }
   qrd_status TryOpen() {
@@ -371,7 +372,7 @@ TEST_F(StreamSessionTest, MemoryThatAStreamMayStillUseStays) {
   session_->Wake();
   EXPECT_FALSE(session_->End(NowNs()));
   EXPECT_EQ(driver_.registered.size(), 2u);
-  static_cast<void>(session_.release());
+  KeepForever(std::move(session_));
   // The stream comes to it much later, and is released all the same.
   EXPECT_TRUE(Eventually([&] { return driver_.Run(kStreamA); }));
 }

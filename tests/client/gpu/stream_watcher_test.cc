@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "client/core/keep_forever.h"
 #include "tests/client/gpu/stream_fixture.h"
 
 namespace qrd::client {
@@ -107,11 +108,11 @@ TEST_F(StreamWatcherTest, StopEndsAWatchingAndAReleasingThread) {
 
 // What finalize does if a stream may still come to operations: the thread goes on without owner.
 TEST(StreamWatcherDetachTest, ADetachedThreadReleasesWithoutItsOwner) {
-  auto* memory = new StreamMemory(8);
-  auto* control = new StreamControl{};
+  auto memory = std::make_unique<StreamMemory>(8);
+  auto control = std::make_unique<StreamControl>();
   auto owner = std::make_unique<FakeOwner>();
-  auto* watcher =
-      new StreamWatcher(owner.get(), memory->header(), control, owner->socket(), kHourNs);
+  auto watcher = std::make_unique<StreamWatcher>(owner.get(), memory->header(), control.get(),
+                                                 owner->socket(), kHourNs);
   ASSERT_EQ(watcher->Start(), QRD_OK);
   watcher->Detach();
   owner.reset();
@@ -120,7 +121,9 @@ TEST(StreamWatcherDetachTest, ADetachedThreadReleasesWithoutItsOwner) {
     ASSERT_TRUE(Eventually([&] { return memory->header()->done.load() == 1; }));
     memory->header()->done.store(0);
   }
-  // Thread and memory stay until the process ends.
+  KeepForever(std::move(watcher));
+  KeepForever(std::move(memory));
+  KeepForever(std::move(control));
 }
 
 }  // namespace

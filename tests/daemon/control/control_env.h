@@ -48,7 +48,8 @@ struct Context : grpc::ClientContext {
 class ControlEnv {
  public:
   // `admin_group` and the attach group (everybody's here: nogroup) are numbers.
-  explicit ControlEnv(const std::string& admin_group = "") {
+  explicit ControlEnv(const std::string& admin_group = "",
+                      absl::Duration connection_idle = ControlServer::kConnectionIdle) {
     chmod(directory.path().c_str(), 0755);
     config.runtime_directory = directory.path();
     config.state_directory = directory.path();
@@ -68,8 +69,8 @@ class ControlEnv {
     node.state = [] { return v1::NodeStatus::STATE_SERVING; };
     node.metrics_address = "127.0.0.1:1234";
     node.start_time = absl::FromUnixSeconds(1700000000);
-    auto started =
-        ControlServer::Start(config, std::move(node), policy.get(), registry.get(), &metrics);
+    auto started = ControlServer::Start(config, std::move(node), policy.get(), registry.get(),
+                                        &metrics, connection_idle);
     EXPECT_TRUE(started.ok()) << started.status();
     server = *std::move(started);
   }

@@ -51,15 +51,18 @@ TEST(PeerTable, FindsOnlyDescriptorsThatItKnows) {
 TEST(PeerTable, BoundsConnectionsKeepsRoomForAdminsAndForgetsClosedOnes) {
   Metrics metrics({});
   PeerTable peers(&metrics);
-  const Peer stranger{1, 1000, false}, admin{2, 0, true};
+  const Peer admin{2, 0, true};
   std::vector<UniqueFd> fds;
   const auto next = [&fds] {
     fds.emplace_back(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
     return fds.back().get();
   };
+  // Several users, since one has a bound of its own.
   for (size_t i = 0; i < PeerTable::kStrangerConnectionsMax; ++i) {
-    ASSERT_TRUE(peers.Add(next(), stranger).ok()) << i;
+    const auto uid = static_cast<uid_t>(1000 + i / PeerTable::kUidConnectionsMax);
+    ASSERT_TRUE(peers.Add(next(), Peer{1, uid, false}).ok()) << i;
   }
+  const Peer stranger{1, 2000, false};
   EXPECT_THAT(std::string(peers.Add(next(), stranger).message()),
               HasSubstr("224 control connections are open; at most 224"));
   for (size_t i = PeerTable::kStrangerConnectionsMax; i < PeerTable::kConnectionsMax; ++i) {
@@ -68,6 +71,26 @@ TEST(PeerTable, BoundsConnectionsKeepsRoomForAdminsAndForgetsClosedOnes) {
   EXPECT_EQ(peers.Add(next(), admin).code(), absl::StatusCode::kResourceExhausted);
   fds.clear();  // as gRPC closes them
   EXPECT_TRUE(peers.Add(next(), stranger).ok());
+}
+
+TEST(PeerTable, OneUserCannotLockOutTheOthers) {
+  Metrics metrics({});
+  PeerTable peers(&metrics);
+  std::vector<UniqueFd> fds;
+  const auto next = [&fds] {
+    fds.emplace_back(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    return fds.back().get();
+  };
+  const Peer greedy{1, 1000, false};
+  for (size_t i = 0; i < PeerTable::kUidConnectionsMax; ++i) {
+    ASSERT_TRUE(peers.Add(next(), greedy).ok()) << i;
+  }
+  EXPECT_THAT(std::string(peers.Add(next(), greedy).message()),
+              HasSubstr("uid 1000 has 64 control connections; at most 64"));
+  EXPECT_TRUE(peers.Add(next(), Peer{1, 1001, false}).ok());
+  EXPECT_TRUE(peers.Add(next(), Peer{1, 1000, true}).ok());
+  fds.erase(fds.begin());
+  EXPECT_TRUE(peers.Add(next(), greedy).ok());
 }
 
 }  // namespace

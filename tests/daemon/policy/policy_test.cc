@@ -294,6 +294,18 @@ TEST(Evaluate, RulesMayMatchTheEpilogue) {
   EXPECT_EQ(policy->Evaluate(facts, FakeBackend()).codec, Codec::kInt4);
 }
 
+TEST(CompiledPolicy, RefusesAnEpilogueThatNoneOfTheTypesHas) {
+  const auto status_of = [&](const std::string& dtypes) {
+    return CompileStatus(PolicyFrom("rules { name: \"fused\" match { epilogue: EPILOGUE_RMS_NORM " +
+                                    dtypes + " } action { codec: CODEC_INT4 } }"));
+  };
+  EXPECT_TRUE(status_of("").ok()) << status_of("");
+  EXPECT_TRUE(status_of("dtypes: DTYPE_BF16 dtypes: DTYPE_FP32").ok());
+  EXPECT_EQ(std::string(status_of("dtypes: DTYPE_FP32").message()),
+            "rule 0 (\"fused\"): match.epilogue EPILOGUE_RMS_NORM does not exist for any of "
+            "match.dtypes on backend host");
+}
+
 TEST(CompiledPolicy, RefusesARuleWhoseEpiloguesAreTaken) {
   const absl::Status status = CompileStatus(PolicyFrom(
       "rules { name: \"a\" match { epilogue: EPILOGUE_RMS_NORM } action { codec: CODEC_INT4 } }"

@@ -88,22 +88,55 @@ TEST_F(CommunicatorRegistryTest, BadRequestsNameFieldValueAndBound) {
   EXPECT_EQ(registry->Create(Request("a", 2), false).status().code(),
             absl::StatusCode::kAlreadyExists);
   ASSERT_TRUE(registry->Create(Request("b", 2), false).ok());
-  EXPECT_EQ(error(Request("c", 2)), "there are 2 communicators: communicators_max is 2");
+  EXPECT_EQ(error(Request("c", 2)),
+            "there are 2 communicators, in use or made to stay: communicators_max is 2; delete one "
+            "(qrctl comm delete NAME)");
 }
 
-TEST_F(CommunicatorRegistryTest, NamesComeBackAfterARestart) {
+TEST_F(CommunicatorRegistryTest, OldestUnusedOneOfAnAttachGivesWay) {
+  config.communicators_max = 3;
+  auto registry = Open();
+  ASSERT_TRUE(registry->Create(Request("made", 2), false).ok());
+  ASSERT_TRUE(registry->Join("first", "g", 2, true, Rank(1, 0)).ok());
+  ASSERT_TRUE(registry->Join("second", "g", 2, true, Rank(2, 0)).ok());
+  // All are in use or made to stay.
+  EXPECT_EQ(registry->Join("third", "g", 2, true, Rank(3, 0)).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  registry->Leave(2);
+  registry->Leave(1);
+  EXPECT_TRUE(registry->Join("third", "g", 2, true, Rank(3, 0)).ok());
+  EXPECT_FALSE(registry->Get("first").ok());
+  EXPECT_TRUE(registry->Get("second").ok());
+  EXPECT_TRUE(registry->Create(Request("fourth", 2), false).ok());
+  EXPECT_FALSE(registry->Get("second").ok());
+  EXPECT_TRUE(registry->Get("made").ok());
+}
+
+TEST_F(CommunicatorRegistryTest, IncarnationsOfOneThatGaveWayDoNotComeAgain) {
+  config.communicators_max = 1;
+  auto registry = Open();
+  EXPECT_EQ(registry->Join("a", "g", 2, true, Rank(1, 0))->incarnation, 1u);
+  registry->Leave(1);
+  EXPECT_EQ(registry->Join("a", "g", 2, true, Rank(2, 0))->incarnation, 2u);
+  registry->Leave(2);
+  EXPECT_EQ(registry->Join("b", "g", 2, true, Rank(3, 0))->incarnation, 3u);
+  registry->Leave(3);
+  EXPECT_EQ(registry->Join("a", "g", 2, true, Rank(4, 0))->incarnation, 4u);
+}
+
+TEST_F(CommunicatorRegistryTest, NamesComeBackAfterARestartButNotThoseOfAnAttach) {
   std::string created;
   {
     auto registry = Open();
     ASSERT_TRUE(registry->Create(Request("kept", 3), false).ok());
     ASSERT_TRUE(registry->Join("attached", "g", 2, true, Rank(1, 0)).ok());
+    EXPECT_TRUE(registry->Get("attached")->created_on_attach());
     created = registry->Get("kept")->create_time().DebugString();
   }
   auto registry = Open();
   EXPECT_EQ(registry->Get("kept")->world_size(), 3u);
   EXPECT_EQ(registry->Get("kept")->create_time().DebugString(), created);
-  EXPECT_TRUE(registry->Get("attached")->created_on_attach());
-  EXPECT_EQ(registry->Get("attached")->groups_size(), 0);
+  EXPECT_FALSE(registry->Get("attached").ok());
 }
 
 TEST_F(CommunicatorRegistryTest, BadStateFileIsSetAside) {
@@ -143,8 +176,8 @@ TEST_F(CommunicatorRegistryTest, StateThatCannotBeWrittenChangesNothing) {
   ASSERT_EQ(mkdir((path() + ".tmp").c_str(), 0700), 0);
   EXPECT_FALSE(registry->Create(Request("b", 2), false).ok());
   EXPECT_FALSE(registry->Get("b").ok());
-  EXPECT_FALSE(registry->Join("c", "g", 2, true, Rank(1, 0)).ok());
-  EXPECT_FALSE(registry->Get("c").ok());
+  // An attach writes nothing.
+  EXPECT_TRUE(registry->Join("c", "g", 2, true, Rank(1, 0)).ok());
   EXPECT_FALSE(registry->Delete("a", false).ok());
   EXPECT_TRUE(registry->Get("a").ok());
 }
