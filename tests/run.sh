@@ -99,7 +99,7 @@ fail_early() {
 
 qrd_say "configure ($compiler, $build_type${sanitize:+, $sanitize sanitizer}) in $build"
 qrd_configure "$source" "$build" "${compilers[@]}" -DCMAKE_BUILD_TYPE="$build_type" \
-  -DQRD_WERROR="$werror" -DQRD_SANITIZE="$sanitize" -DQRD_TESTS=ON || fail_early "configure failed"
+  -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="$qrd_test_flags" -DQRD_WERROR="$werror" -DQRD_SANITIZE="$sanitize" -DQRD_TESTS=ON || fail_early "configure failed"
 qrd_say "build with $jobs jobs"
 qrd_build "$build" "$jobs" || fail_early "the build failed"
 

@@ -4,8 +4,7 @@
 //   two_shot  encode a tile of every other owner, push, meet; sum the own tile (the own input
 //   exact),
 //             encode, push to all, meet; decode a tile of every owner, store
-// A tile's input is read before its output is written, and only by its own rank: in place works,
-// also for the rows of an epilogue, which are written when all tiles that touch them are.
+// A tile's input is read before its output is written, and only by its own rank: in place works.
 //
 // Epilogue: what happens to a finished octet, in the dtype, in registers (kernels/gpu/epilogue.h).
 //
@@ -54,8 +53,6 @@ class AllReduce {
         WaveBarrier();  // scratch is free
       }
       exchange_.NextRound();
-      epilogue_.template FinishTiles<kTile>(
-          1, [&](uint32_t) { return RunOfTurn(tile - wave_, tiles); });
     }
     exchange_.Finish(exchange_.rank() == 0 ? non_finite_ : 0);
   }
@@ -98,9 +95,6 @@ class AllReduce {
         }
       }
       exchange_.NextRound();
-      epilogue_.template FinishTiles<kTile>(args_.world_size, [&](uint32_t owner) {
-        return OwnedRun(args_, owner, index - wave_, kWaves);
-      });
     }
     exchange_.Finish(non_finite_);
   }
@@ -117,7 +111,7 @@ class AllReduce {
   }
   // Of what the other owners will send.
   QRD_DEVICE void PrefetchOperands(uint64_t index) const {
-    if constexpr (!Epilogue::kHasRows) return;
+    if constexpr (!Epilogue::kHasResidual) return;
 #pragma unroll 1
     for (uint32_t owner = NextRank(exchange_.rank()); owner != exchange_.rank();
          owner = NextRank(owner)) {

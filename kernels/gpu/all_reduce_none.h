@@ -4,11 +4,9 @@
 //   two_shot  the wire is the tensors themselves: the owner of a tile reads it from all ranks and
 //             writes the sum to all ranks, between two meetings of all. It needs tensors that every
 //             device can reach; each byte crosses a link once a phase, and no inbox is used.
-//             With an epilogue the owner adds every rank's own residual as it writes to that rank;
-//             on several devices, where that would send residuals over the links, units of 2048
-//             bytes go through the inboxes as with a codec.
-// Rows of an epilogue may be written over the inputs: where only the own rank reads them, it has;
-// in two_shot on one device the rows follow the last meeting.
+//             With a norm, blocks take whole rows (reduce_rows.h); on several devices, where that
+//             would send residuals over the links, units of 2048 bytes go through the inboxes as
+//             with a codec.
 //
 // Thread safety: block functions.
 #pragma once
@@ -17,6 +15,7 @@
 #include "kernels/gpu/exchange.h"
 #include "kernels/gpu/kernel_args.h"
 #include "kernels/gpu/reduce_parts.h"
+#include "kernels/gpu/reduce_rows.h"
 #include "kernels/gpu/tile.h"
 #include "kernels/gpu/values.h"
 
@@ -73,9 +72,8 @@ class AllReduceNone {
   }
 
   QRD_DEVICE void TwoShot() {
-    if constexpr (Epilogue::kHasRows) {
-      if (!args_.direct) return TwoShotByInboxes();
-    }
+    if constexpr (Epilogue::kHasResidual)
+      return args_.direct ? TwoShotByRows() : TwoShotByInboxes();
     // Nobody's input is read, or output written, before its rank is here.
     if (!exchange_.Meet()) return;
     exchange_.Acquire();
@@ -97,21 +95,22 @@ class AllReduceNone {
     // Nobody goes on before all have finished with its tensors.
     if (!exchange_.Meet()) return;
     exchange_.NextRound();
-    if constexpr (Epilogue::kHasRows) {
-      exchange_.Acquire();
-      // The last turn's rows first: they may still be in the cache.
-#pragma unroll 1
-      for (uint32_t step = args_.steps; step-- != 0;) {
-        const uint64_t index = (uint64_t{step} * args_.blocks + exchange_.block()) * kWaves;
-        epilogue_.template FinishTiles<kTile>(args_.world_size, [&](uint32_t owner) {
-          return OwnedRun(args_, owner, index, kWaves);
-        });
-      }
-    }
     exchange_.Finish(non_finite_);
   }
 
  private:
+  QRD_DEVICE void TwoShotByRows() {
+    if (!exchange_.Meet()) return;
+    exchange_.Acquire();
+    exchange_.NextRound();
+    ReduceRows<kDtype>(args_, epilogue_.norm(),
+                       uint64_t{exchange_.block()} * args_.world_size + exchange_.rank(),
+                       uint64_t{args_.blocks} * args_.world_size, &non_finite_);
+    if (!exchange_.Meet()) return;
+    exchange_.NextRound();
+    exchange_.Finish(non_finite_);
+  }
+
   // The units of `most` turns of waves of an owner, from unit `index` of its own on.
   QRD_DEVICE TileRun OwnedUnits(uint32_t owner, uint64_t index, uint32_t most) const {
     constexpr uint32_t kOfTile = kTile / kUnit<kDtype>;
@@ -164,9 +163,6 @@ class AllReduceNone {
         StoreUnit(span, x);
       }
       exchange_.NextRound();
-      epilogue_.template FinishTiles<kUnit<kDtype>>(args_.world_size, [&](uint32_t owner) {
-        return OwnedUnits(owner, index - wave_, kWaves);
-      });
     }
     exchange_.Finish(non_finite_);
   }

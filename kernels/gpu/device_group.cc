@@ -2,6 +2,7 @@
 #include "kernels/gpu/device_group.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <thread>
 #include <utility>
@@ -116,14 +117,15 @@ absl::Status DevicePool::WriteWords(size_t slot,
   for (size_t i = 0; i < streams_.size(); ++i) {
     const ScopedDevice device(devices[i]);
     QRD_RETURN_IF_RUNTIME_ERROR(device.error());
+    std::array<StreamWord, kWorldSizeMax + 1> words;
+    size_t count = 0;
     for (size_t rank = 0; rank < done_words.size(); ++rank) {
       if (done_words[rank] == nullptr || device_of_rank_[rank] != devices[i]) continue;
-      void* word = visible_->Translate(done_words[rank]);
-      QRD_RETURN_IF_RUNTIME_ERROR(hipStreamWriteValue32(streams_[i], word, 1, 0));
+      words[count++] = {visible_->Translate(done_words[rank]), 1};
     }
-    QRD_RETURN_IF_RUNTIME_ERROR(
-        hipStreamWriteValue32(streams_[i], device_words_ + slot * streams_.size() + i,
-                              static_cast<uint32_t>(slots_[slot].ticket), 0));
+    words[count++] = {device_words_ + slot * streams_.size() + i,
+                      static_cast<uint32_t>(slots_[slot].ticket)};
+    QRD_RETURN_IF_RUNTIME_ERROR(WriteStreamWords(streams_[i], {words.data(), count}));
   }
   return absl::OkStatus();
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a collective does with a finished octet: it is final, in the dtype, rounded (epilogues, step
-// 1), the same bits on every rank. Identity stores it. RmsNorm adds the residual and stores the
-// sum; the block that brings the last tile of a group of rows then normalises the rows of the
-// group, which are still in the cache. No block waits for another one of its rank.
+// 1), the same bits on every rank. Identity stores it. Residual adds the residual and stores the
+// sum. RmsNorm does that, and the block that brings the last tile of a group of rows normalises the
+// rows of the group, which are still in the cache; no block waits for another one of its rank.
 //
-// A collective calls, for the tensors of any rank: Load() early, Store() with what it gave; and
-// FinishTiles() after each turn, by the whole block.
+// A collective calls, for the tensors of any rank: Load() early, Store() with what it gave;
+// one_shot without a codec also FinishTiles() after each turn, by the whole block.
 //
 // Thread safety: device functions on the thread's own octet; FinishTiles: a block function.
 #pragma once
@@ -27,7 +27,7 @@ struct TileRun {
 template <Dtype kDtype>
 class IdentityEpilogue {
  public:
-  static constexpr bool kHasRows = false;
+  static constexpr bool kHasResidual = false;
   struct Operand {};
 
   QRD_DEVICE IdentityEpilogue(const AllReduceArgs& args, uint32_t) : args_(args) {}
@@ -49,16 +49,17 @@ class IdentityEpilogue {
   const AllReduceArgs& args_;
 };
 
+// The sum with the residual, in residual_out; the norm is another kernel's, or another function's.
 template <Dtype kDtype>
-class RmsNormEpilogue {
+class ResidualEpilogue {
  public:
-  static constexpr bool kHasRows = true;
+  static constexpr bool kHasResidual = true;
   using Operand = Octet<kDtype>;  // of the residual
 
-  QRD_DEVICE RmsNormEpilogue(const RmsNormReduceArgs& args, uint32_t rank)
-      : args_(args), rank_(rank), rows_(args.norm, rank, Shared().rows) {
-    if (ThreadIndex() == 0) Shared().count[0] = 0;
-  }
+  QRD_DEVICE ResidualEpilogue(const RmsNormReduceArgs& args, uint32_t rank)
+      : args_(args), rank_(rank) {}
+
+  QRD_DEVICE const RmsNormArgs& norm() const { return args_.norm; }
 
   QRD_DEVICE void Prefetch(const TileSpan& span) const {
     const void* residual = args_.norm.residual[rank_];
@@ -78,6 +79,20 @@ class RmsNormEpilogue {
     if (!kWhole && octet * kOctet >= span.elements) return;
     StoreOctetKept<kDtype>(args_.norm.residual_out[rank], span.first + octet * kOctet,
                            AddOctets<kDtype>(value, residual));
+  }
+
+ protected:
+  const RmsNormReduceArgs& args_;
+  const uint32_t rank_;
+};
+
+// And the rows that a block completes.
+template <Dtype kDtype>
+class RmsNormEpilogue : public ResidualEpilogue<kDtype> {
+ public:
+  QRD_DEVICE RmsNormEpilogue(const RmsNormReduceArgs& args, uint32_t rank)
+      : ResidualEpilogue<kDtype>(args, rank), rows_(args.norm, rank, Shared().rows) {
+    if (ThreadIndex() == 0) Shared().count[0] = 0;
   }
 
   // The block has brought the tiles run_of(0) to run_of(runs - 1) of its rank's residual_out, runs
@@ -153,8 +168,8 @@ class RmsNormEpilogue {
     return uint64_t{Shared().groups[turn_ ^ 1][i / each]} * each + i % each;
   }
 
-  const RmsNormReduceArgs& args_;
-  const uint32_t rank_;
+  using ResidualEpilogue<kDtype>::args_;
+  using ResidualEpilogue<kDtype>::rank_;
   uint32_t turn_ = 0;
   Rows<kDtype> rows_;
 };

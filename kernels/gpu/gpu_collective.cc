@@ -232,6 +232,10 @@ absl::Status GpuCollective::LaunchRanks(const LaunchParams& params, uint32_t ran
   RmsNormReduceArgs args = {MakeArgs(params, result_slot), {}};
   if (params.epilogue == Epilogue::kRmsNorm) {
     args.norm = MakeRmsNormArgs(params.rms_norm, params.world_size);
+    if (params.codec == Codec::kNone && params.algorithm == Algorithm::kTwoShot &&
+        args.reduce.direct) {
+      PlanRows(blocks_[static_cast<size_t>(params.codec)], &args);
+    }
   }
   for (size_t i = 0; i < devices_.size(); ++i) {
     args.reduce.local_count = 0;
@@ -274,10 +278,13 @@ absl::Status GpuCollective::LaunchOnDevice(const LaunchParams& params, RmsNormRe
     arguments[0] = &args->reduce;
   }
   // Cooperative: all blocks are on the device at once, or none.
-  return FromRuntime(
+  QRD_RETURN_IF_RUNTIME_ERROR(
       hipLaunchCooperativeKernel(kernel, dim3(args->reduce.blocks * args->reduce.local_count),
-                                 dim3(kBlockThreads), arguments, 0, stream),
-      "hipLaunchCooperativeKernel");
+                                 dim3(kBlockThreads), arguments, 0, stream));
+  if (!has_norm || IsOneKernel(params.codec, params.algorithm, args->reduce)) {
+    return absl::OkStatus();
+  }
+  return LaunchNorm(params.dtype, *args, stream);
 }
 
 absl::Status GpuCollective::Health() const {

@@ -123,6 +123,8 @@ absl::Status LaunchDecode(Codec codec, Dtype dtype, bool to_fp32, const std::byt
 // of `out`.
 absl::Status LaunchAddRmsNorm(Dtype dtype, const RmsNormParams& params,
                               std::span<const void* const> reduced, hipStream_t stream);
+// The ranks of a launch whose residual_out has the sum with the residual: what follows it.
+absl::Status LaunchNorm(Dtype dtype, const RmsNormReduceArgs& args, hipStream_t stream);
 // out8 and scales of `mirror`.
 absl::Status LaunchQuantizeFp8(Dtype dtype, const RmsNormParams& params, uint32_t ranks,
                                hipStream_t stream);

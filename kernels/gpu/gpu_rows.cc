@@ -61,6 +61,16 @@ absl::Status LaunchAddRmsNorm(Dtype dtype, const RmsNormParams& params,
   return LaunchRows(kernels->add_rms_norm, args, stream);
 }
 
+absl::Status LaunchNorm(Dtype dtype, const RmsNormReduceArgs& args, hipStream_t stream) {
+  const RowsKernelTable* kernels = RowsKernelsOf(dtype);
+  if (kernels == nullptr) return NotBuilt(dtype);
+  RowsArgs rows = {};
+  rows.norm = args.norm;
+  rows.local_count = args.reduce.local_count;
+  std::ranges::copy(args.reduce.local, rows.local);
+  return LaunchRows(kernels->norm, rows, stream);
+}
+
 absl::Status LaunchQuantizeFp8(Dtype dtype, const RmsNormParams& params, uint32_t ranks,
                                hipStream_t stream) {
   const RowsKernelTable* kernels = RowsKernelsOf(dtype);

@@ -5,12 +5,23 @@
 // Thread safety: that of the runtime. Ownership: none.
 #pragma once
 
-#if defined(QRD_GPU_CUDA)
-
-#include <cuda_runtime_api.h>
-
 #include <cstddef>
 #include <cstdint>
+#include <span>
+
+// A word of host memory, by its address on the device, and what a stream writes to it.
+struct StreamWord {
+  void* address;
+  uint32_t value;
+};
+inline constexpr std::size_t kStreamWordsMax = 32;
+
+#if defined(QRD_GPU_CUDA)
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <array>
 
 // Debian's HIP headers do not compile against CUDA 13, so the mapping is here and no longer than
 // what is used.
@@ -97,21 +108,31 @@ using hipFuncAttributes = cudaFuncAttributes;
 inline hipError_t AllocateShared(void** memory, size_t bytes) { return cudaMalloc(memory, bytes); }
 
 // A driver call: looked up, so that nothing links the driver's library.
-inline hipError_t hipStreamWriteValue32(hipStream_t stream, void* word, uint32_t value,
-                                        unsigned flags) {
-  using Function = int (*)(hipStream_t, unsigned long long, uint32_t, unsigned);
+// All in one call. What the stream did before is seen with every word.
+inline hipError_t WriteStreamWords(hipStream_t stream, std::span<const StreamWord> words) {
+  using Function = int (*)(hipStream_t, unsigned, CUstreamBatchMemOpParams*, unsigned);
   static const Function function = [] {
     void* found = nullptr;
     cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
-    const hipError_t error = cudaGetDriverEntryPointByVersion("cuStreamWriteValue32", &found, 12000,
+    const hipError_t error = cudaGetDriverEntryPointByVersion("cuStreamBatchMemOp", &found, 12000,
                                                               cudaEnableDefault, &result);
     const bool there = error == cudaSuccess && result == cudaDriverEntryPointSuccess;
     return reinterpret_cast<Function>(there ? found : nullptr);
   }();
-  if (function == nullptr) return cudaErrorNotSupported;
+  if (function == nullptr || words.size() > kStreamWordsMax) return cudaErrorNotSupported;
+  std::array<CUstreamBatchMemOpParams, kStreamWordsMax> writes = {};
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    CUstreamBatchMemOpParams& write = writes[i];
+    write.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+    write.writeValue.address = reinterpret_cast<CUdeviceptr>(words[i].address);
+    write.writeValue.value = words[i].value;
+    // One fence is enough: after the first write there is nothing new to be seen.
+    write.writeValue.flags =
+        i == 0 ? CU_STREAM_WRITE_VALUE_DEFAULT : CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER;
+  }
   // The driver's error numbers are the runtime's.
   return static_cast<cudaError_t>(
-      function(stream, reinterpret_cast<unsigned long long>(word), value, flags));
+      function(stream, static_cast<unsigned>(words.size()), writes.data(), 0));
 }
 
 // Of the allocation that begins at `base`.
@@ -146,7 +167,14 @@ inline hipError_t DeviceUuid(int device, unsigned char bytes[16]) {
 
 #include <hip/hip_runtime_api.h>
 
-#include <cstddef>
+// What the stream did before is seen with every word.
+inline hipError_t WriteStreamWords(hipStream_t stream, std::span<const StreamWord> words) {
+  for (const StreamWord& word : words) {
+    const hipError_t error = hipStreamWriteValue32(stream, word.address, word.value, 0);
+    if (error != hipSuccess) return error;
+  }
+  return hipSuccess;
+}
 
 // Uncached: a peer's stores over the links are seen without a cache flush on this side.
 inline hipError_t AllocateShared(void** memory, size_t bytes) {

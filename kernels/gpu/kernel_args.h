@@ -13,9 +13,10 @@
 // read. A block writes its flag of round e + 1 only after it has read all of round e; so when all
 // flags of round e + 1 are there, region (e & 1) is free everywhere, and round e + 2 may write it.
 //
-// Rows. A fused norm takes a row when all its elements are there: the rows of an operation are cut
-// into groups, and whoever brings the last tile that touches a group takes its rows. The counters
-// are the rank's own and are back at 0 when the operation ends, so graphs replay.
+// Rows. A norm takes a row when all its elements are there. Codec none, one_shot: the rows are cut
+// into groups, and whoever brings the last tile that touches a group takes its rows; the counters
+// are the rank's own and are back at 0 when the operation ends, so graphs replay. two_shot on one
+// device: blocks reduce whole rows (reduce_rows.h). All others: a kernel of rows follows.
 //
 // Thread safety: plain data. Ownership: kernels/gpu/gpu_collective.h owns all of it.
 #pragma once
@@ -81,7 +82,7 @@ struct AllReduceArgs {
   uint8_t local[kWorldSizeMax];
   bool average;
   bool aligned;  // all tensors are aligned to 16
-  // Codec none, two_shot, with an epilogue: owners may read and write the tensors of all ranks.
+  // Codec none, two_shot, with an epilogue: blocks may read and write the tensors of all ranks.
   bool direct;
 };
 
@@ -96,6 +97,7 @@ struct RmsNormArgs {
   uint64_t tokens;
   uint32_t hidden;
   uint32_t rows_per_group;
+  uint32_t rank_parts;  // reduce_rows.h: blocks that share a row
   float eps;
   float gain_bias;  // added to the weight: 1, or -0, which changes nothing
   float divisor;
@@ -145,6 +147,7 @@ struct RmsNormKernelTable {
 // RowsArgs by value.
 struct RowsKernelTable {
   const void* add_rms_norm;  // residual, norm and, if args say so, quantization
+  const void* norm;          // the same of residual_out, which has the sum with the residual
   const void* quantize;      // of `normed`
 };
 

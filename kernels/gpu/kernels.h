@@ -3,6 +3,8 @@
 // instance files only; each makes one of the three kinds of table.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/gpu/all_reduce.h"
 #include "kernels/gpu/all_reduce_none.h"
 #include "kernels/gpu/codec_kernels.h"
@@ -19,12 +21,13 @@ struct Entry {
   static constexpr bool kNone = kCodec == Codec::kNone;
   template <bool kOneShot, typename Epilogue, typename Args>
   static QRD_DEVICE void RunWith(const Args& args) {
-    if constexpr (kNone) {
-      AllReduceNone<kDtype, Epilogue> run(args);
-      kOneShot ? run.OneShot() : run.TwoShot();
+    using Collective = std::conditional_t<kNone, AllReduceNone<kDtype, Epilogue>,
+                                          AllReduce<kCodec, kDtype, Epilogue>>;
+    Collective run(args);
+    if constexpr (kOneShot) {
+      run.OneShot();
     } else {
-      AllReduce<kCodec, kDtype, Epilogue> run(args);
-      kOneShot ? run.OneShot() : run.TwoShot();
+      run.TwoShot();
     }
   }
   template <bool kOneShot>
@@ -33,7 +36,12 @@ struct Entry {
   }
   template <bool kOneShot>
   static QRD_DEVICE void RunRmsNorm(const RmsNormReduceArgs& args) {
-    RunWith<kOneShot, RmsNormEpilogue<kDtype>>(args);
+    // Only there is a row complete while its block still has it (kernel_args.h, "Rows").
+    if constexpr (kNone && kOneShot) {
+      RunWith<kOneShot, RmsNormEpilogue<kDtype>>(args);
+    } else {
+      RunWith<kOneShot, ResidualEpilogue<kDtype>>(args);
+    }
   }
   template <bool kFromFloats>
   static QRD_DEVICE void Encode(const CodecArgs& args) {
@@ -112,6 +120,7 @@ const RowsKernelTable& RowsTableOf();
   const RowsKernelTable& RowsTableOf<Dtype::dtype>() {                                 \
     static const RowsKernelTable table = {                                             \
         reinterpret_cast<const void*>(&RowsKernel<Dtype::dtype, RowSource::kReduced>), \
+        reinterpret_cast<const void*>(&RowsKernel<Dtype::dtype, RowSource::kStored>),  \
         reinterpret_cast<const void*>(&RowsKernel<Dtype::dtype, RowSource::kNormed>)}; \
     return table;                                                                      \
   }

@@ -50,6 +50,7 @@ inline RmsNormArgs MakeRmsNormArgs(const RmsNormParams& params, uint32_t world_s
   args.rows_per_group = static_cast<uint32_t>(
       std::max<uint64_t>((params.tokens + kRowGroupsMax - 1) / kRowGroupsMax,
                          (kTileElements + params.hidden - 1) / params.hidden));
+  args.rank_parts = 1;
   args.eps = params.eps;
   args.gain_bias = params.gemma ? 1.0f : -0.0f;
   args.divisor = params.divisor != 0 ? params.divisor : QuantMax(params.quant);
@@ -57,6 +58,30 @@ inline RmsNormArgs MakeRmsNormArgs(const RmsNormParams& params, uint32_t world_s
   args.weight_is_fp32 = params.weight_dtype == Dtype::kFp32;
   args.scale_groups = params.scale_group != 0;
   return args;
+}
+
+// Whether a collective with a norm is one kernel; else one of rows follows.
+inline bool IsOneKernel(Codec codec, Algorithm algorithm, const AllReduceArgs& args) {
+  return codec == Codec::kNone && (algorithm == Algorithm::kOneShot || args.direct);
+}
+
+// Blocks take rows (reduce_rows.h): codec none, two_shot, direct. Overrides the blocks of
+// PlanSteps.
+inline void PlanRows(uint32_t blocks_max, RmsNormReduceArgs* args) {
+  AllReduceArgs& reduce = args->reduce;
+  // A row that is written over the inputs is read by one block only.
+  bool over_input = false;
+  for (uint32_t r = 0; r < reduce.world_size; ++r) {
+    over_input |= args->norm.normed[r] == reduce.inputs[r];
+  }
+  const uint64_t blocks = uint64_t{blocks_max} * reduce.world_size;
+  if (!over_input) {
+    args->norm.rank_parts = static_cast<uint32_t>(
+        std::clamp<uint64_t>(blocks / args->norm.tokens, 1, reduce.world_size));
+  }
+  const uint64_t items = args->norm.tokens * args->norm.rank_parts;
+  reduce.blocks = static_cast<uint32_t>(
+      std::clamp<uint64_t>((items + reduce.world_size - 1) / reduce.world_size, 1, blocks_max));
 }
 
 }  // namespace qrd::gpu

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the collectives with and without codec share: sums in rank order, and which tiles belong to
-// whom.
+// What the collectives with and without codec share: which tiles belong to whom.
 //
 // Thread safety: device functions on registers.
 #pragma once
@@ -10,26 +9,11 @@
 #include "kernels/gpu/epilogue.h"
 #include "kernels/gpu/exchange.h"
 #include "kernels/gpu/kernel_args.h"
+#include "kernels/gpu/sums.h"
 #include "kernels/gpu/tile.h"
 #include "kernels/gpu/values.h"
 
 namespace qrd::gpu {
-
-// -0 is the neutral element of addition: the first rank's values come out as they are.
-QRD_DEVICE void ClearSums(Floats& sums) {
-#pragma unroll
-  for (uint32_t j = 0; j < kOctet; ++j) sums.v[j] = -0.0f;
-}
-QRD_DEVICE void AddTo(Floats& sums, const Floats& x) {
-#pragma unroll
-  for (uint32_t j = 0; j < kOctet; ++j) sums.v[j] = sums.v[j] + x.v[j];
-}
-QRD_DEVICE void FinishSums(const AllReduceArgs& args, Floats& sums) {
-  if (!args.average) return;
-  const auto divisor = static_cast<float>(args.world_size);
-#pragma unroll
-  for (uint32_t j = 0; j < kOctet; ++j) sums.v[j] = sums.v[j] / divisor;
-}
 
 QRD_DEVICE const AllReduceArgs& ReduceArgsOf(const AllReduceArgs& args) { return args; }
 QRD_DEVICE const AllReduceArgs& ReduceArgsOf(const RmsNormReduceArgs& args) { return args.reduce; }

@@ -54,7 +54,7 @@ for codec in "${codecs[@]}"; do
       name = ""
     }
     function short(s,  n) {
-      if (s ~ /RowsKernel/) return s ~ /RowSourceE1E/ ? "add_rms_norm" : "quantize"
+      if (s ~ /RowsKernel/) return s ~ /RowSourceE1E/ ? "add_rms_norm" : s ~ /RowSourceE0E/ ? "norm" : "quantize"
       match(s, /(OneShot|TwoShot|Encode|Decode)(RmsNorm)?Kernel/)
       n = substr(s, RSTART, RLENGTH - 6)
       sub(/RmsNorm/, "", n)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // RMSNorm and FP8 of whole rows by a block: steps 2 to 9 of the contract of epilogues. A thread
 // holds a row's octets in registers from the load to the last store: eight slots, of one row of up
-// to 16384 elements or of two of up to 8192, whose waits then overlap. Slot s, thread t: octet
+// to 16384 elements or of two of up to 8192, whose waits then overlap: neighbours, or the same row
+// of two ranks. Slot s, thread t: octet
 // (s % slots of a row) * kBlockThreads + t, so a wave has a run of neighbouring octets.
 //
 // Sum of squares, in the order of the contract: a tree over the octet, then over lanes at distance
@@ -15,6 +16,7 @@
 #include "kernels/gpu/device.h"
 #include "kernels/gpu/fp8.h"
 #include "kernels/gpu/kernel_args.h"
+#include "kernels/gpu/sums.h"
 #include "kernels/gpu/values.h"
 
 namespace qrd::gpu {
@@ -42,7 +44,8 @@ class Rows {
  public:
   QRD_DEVICE Rows(const RmsNormArgs& args, uint32_t rank, RowShared& shared)
       : args_(args),
-        rank_(rank),
+        first_rank_(rank),
+        second_rank_(rank),
         octets_(args.hidden / kOctet),
         is_wide_(args.hidden > kRowSlots / 2 * kSlotElements),
         shared_(shared) {}
@@ -60,18 +63,68 @@ class Rows {
     Octet<kDtype> x[kRowSlots];
     Load<kSource>(reduced, x);
     if constexpr (kSource != RowSource::kNormed) Normalize(x);
-    if (args_.quant == Quant::kNone) return;
-    if (args_.scale_groups) {
-      QuantizeGroups(first, second, x);
-    } else {
-      QuantizeRows(first, second, x);
+    Quantize(first, second, x);
+  }
+
+  static constexpr uint32_t kHalf = kRowSlots / 2;
+
+  // The sum of a row of all ranks' inputs, rounded; kSlots: kRowSlots for wide rows, else half.
+  template <uint32_t kSlots>
+  QRD_DEVICE void Sum(const AllReduceArgs& reduce, uint64_t row, Octet<kDtype> (&sum)[kSlots],
+                      uint32_t* non_finite) {
+    first_ = row * args_.hidden;
+#pragma unroll
+    for (uint32_t half = 0; half < kSlots; half += kHalf) {
+      Floats sums[kHalf];
+#pragma unroll
+      for (uint32_t s = 0; s < kHalf; ++s) ClearSums(sums[s]);
+#pragma unroll 1
+      for (uint32_t r = 0; r < reduce.world_size; ++r) {
+        Octet<kDtype> x[kHalf];
+#pragma unroll
+        for (uint32_t s = 0; s < kHalf; ++s) {
+          x[s] = HasOctet(half + s) ? LoadOctet<kDtype>(reduce.inputs[r], ElementOf(half + s))
+                                    : Octet<kDtype>{};
+        }
+#pragma unroll
+        for (uint32_t s = 0; s < kHalf; ++s) AddTo(sums[s], Widen<kDtype>(x[s]));
+      }
+#pragma unroll
+      for (uint32_t s = 0; s < kHalf; ++s) {
+        sum[half + s] = Octet<kDtype>{};
+        if (!HasOctet(half + s)) continue;
+        FinishSums(reduce, sums[s]);
+        sum[half + s] = RoundOctet<kDtype>(sums[s], non_finite);
+      }
     }
+  }
+
+  // What follows a row's sum, for a rank and, of a row that is not wide, for a second one.
+  template <uint32_t kSlots>
+  QRD_DEVICE void RunSum(const Octet<kDtype> (&sum)[kSlots], uint64_t row, uint32_t first_rank,
+                         uint32_t second_rank, bool has_second) {
+    first_rank_ = first_rank;
+    second_rank_ = second_rank;
+    first_ = second_ = row * args_.hidden;
+    has_second_ = has_second;
+    set_ ^= 1;
+    Octet<kDtype> x[kRowSlots];
+#pragma unroll
+    for (uint32_t s = 0; s < kRowSlots; ++s) {
+      x[s] = HasOctet(s) ? sum[s % kSlots] : Octet<kDtype>{};
+    }
+    AddResidual(x);
+    Normalize(x);
+    Quantize(row, row, x);
   }
 
  private:
   using D = DtypeOnDevice<kDtype>;
   static constexpr uint32_t kMagnitudes = 0x7FFF7FFFu;
-  static constexpr uint32_t kHalf = kRowSlots / 2;
+
+  QRD_DEVICE uint32_t RankOf(uint32_t slot) const {
+    return slot < kHalf || is_wide_ ? first_rank_ : second_rank_;
+  }
 
   QRD_DEVICE uint32_t OctetOf(uint32_t slot) const {
     return (is_wide_ ? slot : slot % kHalf) * kBlockThreads + ThreadIndex();
@@ -90,8 +143,8 @@ class Rows {
 
   template <RowSource kSource>
   QRD_DEVICE void Load(const void* reduced, Octet<kDtype> (&x)[kRowSlots]) const {
-    const void* from = kSource == RowSource::kStored   ? args_.residual_out[rank_]
-                       : kSource == RowSource::kNormed ? args_.normed[rank_]
+    const void* from = kSource == RowSource::kStored   ? args_.residual_out[first_rank_]
+                       : kSource == RowSource::kNormed ? args_.normed[first_rank_]
                                                        : reduced;
 #pragma unroll
     for (uint32_t s = 0; s < kRowSlots; ++s) {
@@ -101,10 +154,11 @@ class Rows {
   }
 
   QRD_DEVICE void AddResidual(Octet<kDtype> (&x)[kRowSlots]) const {
-    const void* residual = args_.residual[rank_];
     Octet<kDtype> y[kHalf];
 #pragma unroll
     for (uint32_t half = 0; half < kRowSlots; half += kHalf) {
+      const uint32_t rank = RankOf(half);
+      const void* residual = args_.residual[rank];
 #pragma unroll
       for (uint32_t s = 0; s < kHalf; ++s) {
         y[s] = residual != nullptr && HasOctet(half + s)
@@ -115,7 +169,7 @@ class Rows {
       for (uint32_t s = 0; s < kHalf; ++s) {
         if (!HasOctet(half + s)) continue;
         x[half + s] = AddOctets<kDtype>(x[half + s], y[s]);
-        StoreOctetKept<kDtype>(args_.residual_out[rank_], ElementOf(half + s), x[half + s]);
+        StoreOctetKept<kDtype>(args_.residual_out[rank], ElementOf(half + s), x[half + s]);
       }
     }
   }
@@ -185,8 +239,9 @@ class Rows {
     return Reciprocal(Sqrt(mean + args_.eps));
   }
 
-  QRD_DEVICE Floats LoadGain(uint32_t octet) const {
-    const auto* weight = static_cast<const uint8_t*>(args_.weight[rank_]);
+  QRD_DEVICE Floats LoadGain(uint32_t slot) const {
+    const uint32_t octet = OctetOf(slot);
+    const auto* weight = static_cast<const uint8_t*>(args_.weight[RankOf(slot)]);
     Floats gain;
     if (args_.weight_is_fp32) {
       const Vec16 low = Load16(weight + octet * kOctet * 4),
@@ -210,10 +265,10 @@ class Rows {
 #pragma unroll
     for (uint32_t k = 0; k < kHalf; ++k) {
       if (!HasOctet(k)) continue;
-      Floats gain = LoadGain(OctetOf(k));
+      Floats gain = LoadGain(k);
       NormalizeSlot(k, first_rstd, gain, x[k]);
       if (!HasOctet(k + kHalf)) continue;
-      if (is_wide_) gain = LoadGain(OctetOf(k + kHalf));
+      if (is_wide_ || second_rank_ != first_rank_) gain = LoadGain(k + kHalf);
       NormalizeSlot(k + kHalf, second_rstd, gain, x[k + kHalf]);
     }
   }
@@ -225,8 +280,18 @@ class Rows {
     for (uint32_t j = 0; j < kOctet; ++j) y.v[j] = (y.v[j] * rstd) * gain.v[j];
     uint32_t ignored = 0;
     x = RoundOctet<kDtype>(y, &ignored);
-    void* normed = args_.normed[rank_];
+    void* normed = args_.normed[RankOf(slot)];
     if (normed != nullptr) StoreOctetKept<kDtype>(normed, ElementOf(slot), x);
+  }
+
+  QRD_DEVICE void Quantize(uint64_t first_row, uint64_t second_row,
+                           const Octet<kDtype> (&x)[kRowSlots]) {
+    if (args_.quant == Quant::kNone) return;
+    if (args_.scale_groups) {
+      QuantizeGroups(first_row, second_row, x);
+    } else {
+      QuantizeRows(first_row, second_row, x);
+    }
   }
 
   static QRD_DEVICE uint32_t MaxPair(const Octet<kDtype>& x) {
@@ -252,7 +317,7 @@ class Rows {
     uint32_t low, high;
     EncodeFp8(args_.quant, y, &low, &high);
     if (is_poisoned) low = high = Fp8NanWord(args_.quant);
-    StoreOnce8(args_.out8[rank_] + ElementOf(slot), low, high);
+    StoreOnce8(args_.out8[RankOf(slot)] + ElementOf(slot), low, high);
   }
 
   QRD_DEVICE void QuantizeRows(uint64_t first_row, uint64_t second_row,
@@ -281,7 +346,7 @@ class Rows {
   QRD_DEVICE void QuantizeHalf(uint32_t top, uint64_t row, bool has_scale,
                                const Octet<kDtype> (&x)[kRowSlots]) const {
     const Scaling scaling = ScalingOf(top);
-    if (ThreadIndex() == 0 && has_scale) args_.scales[rank_][row] = scaling.scale;
+    if (ThreadIndex() == 0 && has_scale) args_.scales[RankOf(kFirstSlot)][row] = scaling.scale;
     const Divider divider(scaling.scale);
 #pragma unroll
     for (uint32_t s = kFirstSlot; s < kFirstSlot + kHalf; ++s) {
@@ -302,14 +367,14 @@ class Rows {
       const uint32_t octet = OctetOf(s);
       if (octet % kLanes == 0) {
         const uint64_t row = s < kHalf || is_wide_ ? first_row : second_row;
-        args_.scales[rank_][row * row_groups + octet / kLanes] = scaling.scale;
+        args_.scales[RankOf(s)][row * row_groups + octet / kLanes] = scaling.scale;
       }
       StoreCodes(s, x[s], Divider(scaling.scale), scaling.is_poisoned);
     }
   }
 
   const RmsNormArgs& args_;
-  const uint32_t rank_;
+  uint32_t first_rank_, second_rank_;
   const uint32_t octets_;  // of a row
   const bool is_wide_;     // a row takes more than half of the slots
   RowShared& shared_;

@@ -5,6 +5,7 @@
 // Thread safety: none; one test uses it.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -43,12 +44,22 @@ class EmulatedCommunicator {
   // The same with residual and norm.
   void RunRmsNorm(Codec codec, Algorithm algorithm, Dtype dtype, const RmsNormParams& norm,
                   std::span<const void* const> inputs, std::vector<uint32_t> present = {}) {
-    const gpu::RmsNormReduceArgs args = {
+    gpu::RmsNormReduceArgs args = {
         MakeArgs(codec, algorithm, dtype, ReduceOp::kSum, norm.tokens * norm.hidden, inputs, {},
                  std::move(present)),
         gpu::MakeRmsNormArgs(norm, world_size_)};
+    if (codec == Codec::kNone && algorithm == Algorithm::kTwoShot && direct) {
+      gpu::PlanRows(blocks_, &args);
+    }
     const gpu::EmulatedRmsNormKernels& kernels = *gpu::EmulatedRmsNormKernelsOf(codec, dtype);
     (algorithm == Algorithm::kOneShot ? kernels.one_shot : kernels.two_shot)(args);
+    if (gpu::IsOneKernel(codec, algorithm, args.reduce)) return;
+    gpu::RowsArgs rows = {};
+    rows.norm = args.norm;
+    rows.pass_rows = 2;
+    rows.local_count = args.reduce.local_count;
+    std::ranges::copy(args.reduce.local, rows.local);
+    gpu::EmulatedRowsKernelsOf(dtype)->norm(rows);
   }
   // Every rank's counters of rows are back at their start.
   bool RowCountersAreZero() const {

@@ -53,8 +53,8 @@ struct EmulatedRows {
     RunEmulated(kEmulatedRowsBlocks * args.local_count, kBlockThreads,
                 [&] { RunRows<kDtype, kSource>(args); });
   }
-  static constexpr EmulatedRowsKernels kKernels = {Run<RowSource::kReduced>,
-                                                   Run<RowSource::kNormed>};
+  static constexpr EmulatedRowsKernels kKernels = {
+      Run<RowSource::kReduced>, Run<RowSource::kStored>, Run<RowSource::kNormed>};
 };
 
 template <Codec kCodec>

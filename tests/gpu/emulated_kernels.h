@@ -26,6 +26,7 @@ struct EmulatedRmsNormKernels {
 };
 struct EmulatedRowsKernels {
   void (*add_rms_norm)(const RowsArgs&);
+  void (*norm)(const RowsArgs&);
   void (*quantize)(const RowsArgs&);
 };
 // Null: not in this build of the kernels, or not a 16-bit dtype.
