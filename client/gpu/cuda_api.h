@@ -41,7 +41,6 @@ inline constexpr int kCaptureModeRelaxed = 2;
 // CUstreamWaitValue_flags, CUstreamWriteValue_flags, CUstreamBatchMemOpType.
 inline constexpr unsigned kWaitValueEq = 1;
 inline constexpr unsigned kWriteValueDefault = 0;
-inline constexpr unsigned kWriteValueNoMemoryBarrier = 1;
 inline constexpr int kMemOpWait32 = 1;
 inline constexpr int kMemOpWrite32 = 2;
 

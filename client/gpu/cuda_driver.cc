@@ -337,8 +337,7 @@ qrd_status CudaDriver::PrepareSteps(int device, StepMode mode) {
 }
 
 unsigned FlagsOf(const Step& step) {
-  if (step.wait) return cuda::kWaitValueEq;
-  return step.relaxed ? cuda::kWriteValueNoMemoryBarrier : cuda::kWriteValueDefault;
+  return step.wait ? cuda::kWaitValueEq : cuda::kWriteValueDefault;
 }
 
 qrd_status CudaDriver::EnqueueBatch(Stream stream, std::span<const Step> steps, size_t* queued) {

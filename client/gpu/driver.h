@@ -46,8 +46,6 @@ struct Step {
   bool wait;
   DevicePtr address;  // of a word of registered host memory
   uint32_t value;
-  // A write that nothing before it need be seen with.
-  bool relaxed = false;
 };
 
 // How steps are put on a stream. The environment variable QRD_GPU_GATE chooses (see qrd.h).

@@ -201,8 +201,7 @@ qrd_status StreamSession::Put(gpu::Stream stream, uint32_t entry, bool captured,
   }
   steps_.push_back({false, SegmentWord(&header->doorbell), entry + 1});
   steps_.push_back({true, SegmentWord(&header->done), 1});
-  // Seen before the next doorbell, which is no relaxed write.
-  steps_.push_back({false, SegmentWord(&header->done), 0, /*relaxed=*/true});
+  steps_.push_back({false, SegmentWord(&header->done), 0});
   if (out.bytes > 0) {
     status = Enqueue(stream, captured, &steps_, begun);
     if (status == QRD_OK) status = driver_->Copy(stream, out.to, out.from, out.bytes);

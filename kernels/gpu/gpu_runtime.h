@@ -126,9 +126,8 @@ inline hipError_t WriteStreamWords(hipStream_t stream, std::span<const StreamWor
     write.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
     write.writeValue.address = reinterpret_cast<CUdeviceptr>(words[i].address);
     write.writeValue.value = words[i].value;
-    // One fence is enough: after the first write there is nothing new to be seen.
-    write.writeValue.flags =
-        i == 0 ? CU_STREAM_WRITE_VALUE_DEFAULT : CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER;
+    // With a fence each: a batch takes no write without one.
+    write.writeValue.flags = CU_STREAM_WRITE_VALUE_DEFAULT;
   }
   // The driver's error numbers are the runtime's.
   return static_cast<cudaError_t>(

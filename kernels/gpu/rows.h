@@ -99,6 +99,16 @@ class Rows {
     }
   }
 
+  // The inputs of a row that comes next, to the cache.
+  QRD_DEVICE void PrefetchInputs(const AllReduceArgs& reduce, uint64_t row) const {
+    PrefetchRow(reduce.inputs, reduce.world_size, row);
+  }
+  // And what ranks first, first + step, ... add to the sum of a row.
+  QRD_DEVICE void PrefetchResiduals(uint32_t first, uint32_t step, uint32_t ranks,
+                                    uint64_t row) const {
+    for (uint32_t r = first; r < ranks; r += step) PrefetchRow(args_.residual + r, 1, row);
+  }
+
   // What follows a row's sum, for a rank and, of a row that is not wide, for a second one.
   template <uint32_t kSlots>
   QRD_DEVICE void RunSum(const Octet<kDtype> (&sum)[kSlots], uint64_t row, uint32_t first_rank,
@@ -121,6 +131,16 @@ class Rows {
  private:
   using D = DtypeOnDevice<kDtype>;
   static constexpr uint32_t kMagnitudes = 0x7FFF7FFFu;
+
+  // A line a thread, of rows of all tensors.
+  QRD_DEVICE void PrefetchRow(const void* const* tensors, uint32_t count, uint64_t row) const {
+    constexpr uint32_t kLine = 128;
+    const uint32_t row_bytes = args_.hidden * 2, lines = (row_bytes + kLine - 1) / kLine;
+    for (uint32_t i = ThreadIndex(); i < lines * count; i += kBlockThreads) {
+      const auto* tensor = static_cast<const uint8_t*>(tensors[i / lines]);
+      if (tensor != nullptr) PrefetchLine(tensor + row * row_bytes + i % lines * kLine);
+    }
+  }
 
   QRD_DEVICE uint32_t RankOf(uint32_t slot) const {
     return slot < kHalf || is_wide_ ? first_rank_ : second_rank_;

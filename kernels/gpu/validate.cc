@@ -57,6 +57,10 @@ absl::Status ValidateLaunch(const LaunchParams& p, uint32_t world_size) {
     return absl::UnimplementedError(absl::StrCat("epilogue = ", static_cast<uint32_t>(p.epilogue),
                                                  ": the gpu backend has none, rms_norm"));
   }
+  if (p.world_size != world_size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("world_size = ", p.world_size, ": want ", world_size, ", the communicator's"));
+  }
   const bool has_norm = p.epilogue == Epilogue::kRmsNorm;
   if (has_norm) {
     // First: that fp32 has no RMSNorm is a rule, not a kernel that is missing.
@@ -83,10 +87,6 @@ absl::Status ValidateLaunch(const LaunchParams& p, uint32_t world_size) {
   if (p.op != ReduceOp::kSum && p.op != ReduceOp::kAvg) {
     return absl::UnimplementedError(
         absl::StrCat("op = ", static_cast<uint32_t>(p.op), ": the gpu backend has sum, avg"));
-  }
-  if (p.world_size != world_size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("world_size = ", p.world_size, ": want ", world_size, ", the communicator's"));
   }
   const uint64_t count_max =
       static_cast<uint64_t>(std::numeric_limits<int64_t>::max()) / DtypeBytes(p.dtype) / 2;

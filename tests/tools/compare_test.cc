@@ -7,6 +7,7 @@
 
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "tests/support/temp_directory.h"
 #include "tests/tools/xml_check.h"
@@ -26,7 +27,7 @@ json Row(uint64_t bytes, const std::string& codec, const std::string& algorithm,
 
 class CompareTest : public ::testing::Test {
  protected:
-  std::string File(const std::string& name, const json& rows) {
+  std::string File(const std::string& name, const std::vector<json>& rows) {
     const std::string path = directory_ / name;
     std::ofstream(path) << json{{"program", "qrbench"},
                                 {"settings", "2 ranks"},
@@ -34,7 +35,7 @@ class CompareTest : public ::testing::Test {
                                 {"results", rows}};
     return path;
   }
-  TimingFile Read(const std::string& label, const json& rows) {
+  TimingFile Read(const std::string& label, const std::vector<json>& rows) {
     const auto file = ReadTimings(File(label + ".json", rows), label);
     EXPECT_TRUE(file.ok()) << file.status();
     return *file;
