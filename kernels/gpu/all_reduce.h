@@ -111,11 +111,12 @@ class AllReduce {
   }
   // Of what the other owners will send.
   QRD_DEVICE void PrefetchOperands(uint64_t index) const {
-    if constexpr (!Epilogue::kHasResidual) return;
+    if constexpr (Epilogue::kHasResidual) {
 #pragma unroll 1
-    for (uint32_t owner = NextRank(exchange_.rank()); owner != exchange_.rank();
-         owner = NextRank(owner)) {
-      epilogue_.Prefetch(OwnedTile(args_, owner, index));
+      for (uint32_t owner = NextRank(exchange_.rank()); owner != exchange_.rank();
+           owner = NextRank(owner)) {
+        epilogue_.Prefetch(OwnedTile(args_, owner, index));
+      }
     }
   }
   QRD_DEVICE uint32_t NextRank(uint32_t rank) const {

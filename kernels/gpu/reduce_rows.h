@@ -20,15 +20,18 @@ template <Dtype kDtype, uint32_t kSlots>
 QRD_DEVICE void ReduceRowsOf(const AllReduceArgs& reduce, const RmsNormArgs& norm, uint64_t first,
                              uint64_t stride, Rows<kDtype>& rows, uint32_t* non_finite) {
   const uint32_t parts = norm.rank_parts;
+  // With more ranks the cache has better use (kernels/gpu/README.md, tuning log).
+  const bool prefetches = reduce.world_size <= 2;
   uint32_t ignored = 0;
 #pragma unroll 1
   for (uint64_t item = first; item < norm.tokens * parts; item += stride) {
     const uint64_t row = item / parts;
     const auto part = static_cast<uint32_t>(item % parts);
-    rows.PrefetchResiduals(part, parts, reduce.world_size, row);
+    if (prefetches) rows.PrefetchResiduals(part, parts, reduce.world_size, row);
     Octet<kDtype> sum[kSlots];
     rows.template Sum<kSlots>(reduce, row, sum, part == 0 ? non_finite : &ignored);
-    if (item + stride < norm.tokens * parts) rows.PrefetchInputs(reduce, (item + stride) / parts);
+    if (prefetches && item + stride < norm.tokens * parts)
+      rows.PrefetchInputs(reduce, (item + stride) / parts);
     constexpr uint32_t kRanks = kSlots == kRowSlots ? 1 : 2;  // of a pass
 #pragma unroll 1
     for (uint32_t rank = part; rank < reduce.world_size; rank += kRanks * parts) {

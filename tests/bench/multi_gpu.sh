@@ -70,6 +70,16 @@ check() {
 }
 mkdir -p "$out/logs"
 
+echo "== $gpu: ${#addresses[@]} of them, ranks $ranks_list$( ((logical)) && echo ', all on the first')"
+check topology 20 sh -c 'nvidia-smi topo -m || rocm-smi --showtopo'
+check links 120 "$pack/gpu_bench" links
+# One way, the slowest pair; on one device the copy reads and writes.
+link_gbps=$(awk -F'|' '$2 ~ /^ [0-9]/ { if (!n++ || $4 + 0 < least) least = $4 + 0 } END { print least }' "$out/logs/links.txt")
+
+spread=$((logical ? 0 : 1))
+# Not under MPS: ranks of one process that are launched apart there share the few queues to the GPU.
+check conformance 150 "$pack/gpu_conformance" "$pack/golden/codec" quick
+
 if ((logical)); then
   # Processes take turns on a GPU in slices of milliseconds otherwise.
   CUDA_MPS_PIPE_DIRECTORY=$(mktemp -d) CUDA_MPS_LOG_DIRECTORY=$(mktemp -d)
@@ -81,14 +91,6 @@ if ((logical)); then
   fi
 fi
 
-echo "== $gpu: ${#addresses[@]} of them, ranks $ranks_list$( ((logical)) && echo ', all on the first')"
-check topology 20 sh -c 'nvidia-smi topo -m || rocm-smi --showtopo'
-check links 120 "$pack/gpu_bench" links
-# One way, the slowest pair; on one device the copy reads and writes.
-link_gbps=$(awk -F'|' '$2 ~ /^ [0-9]/ { if (!n++ || $4 + 0 < least) least = $4 + 0 } END { print least }' "$out/logs/links.txt")
-
-spread=$((logical ? 0 : 1))
-check conformance 150 "$pack/gpu_conformance" "$pack/golden/codec" quick
 # All codecs against the reference at 1, 2 and 4 processes, two groups on one communicator, graphs, killed peers and
 # daemons, RMSNorm; each rank on its own GPU.
 check served_operations 240 env QRD_TEST_SPREAD_RANKS=$spread "$pack/gpu_served_test" --gtest_brief=1

@@ -135,12 +135,12 @@ void BenchShape(uint64_t tokens, uint32_t hidden, uint32_t world_size,
       fused.algorithm = PlanAuto(facts).algorithm;
       const Times times = Measure(communicator, tensors, reduced, options, fused);
       const bool has_quant = quant != Quant::kNone;
-      std::printf("| [%d,%u] | %s | %s %s | %u | %.1f | %.1f | %.2f | %.1f / %.1f | %d / 1 |\n",
+      std::printf("| [%d,%u] | %s | %s %s | %u | %.1f | %.1f | %.2f | %.1f / %.1f | %d / %d |\n",
                   static_cast<int>(tokens), hidden, has_quant ? "fp8" : "bf16",
                   std::string(Name(codec)).c_str(), std::string(Name(fused.algorithm)).c_str(),
                   world_size, times.separate, times.fused, times.separate / times.fused,
                   LeastMiB(fused, false, has_quant), LeastMiB(fused, true, has_quant),
-                  has_quant ? 3 : 2);
+                  has_quant ? 3 : 2, codec == Codec::kNone ? 1 : 2);
       std::fflush(stdout);
     }
   }

@@ -128,7 +128,7 @@ std::string ComparisonPlot(const Comparison& comparison, const TimingFile& base,
                      c.groups == 1 ? "" : absl::StrCat(" in each of ", c.groups, " groups"));
     if (std::find(titles.begin(), titles.end(), title) == titles.end()) {
       titles.push_back(title);
-      plot.panels.push_back({title, "speedup", true, {}});
+      plot.panels.push_back({title, "speedup", false, {}});
       plot.panels.back().series.push_back({"base", {}, /*dashed=*/true});
       for (const std::string& series : comparison.series) {
         plot.panels.back().series.push_back({series, {}, false});
@@ -144,7 +144,7 @@ std::string ComparisonPlot(const Comparison& comparison, const TimingFile& base,
   }
   plot.title = absl::StrCat("qrd all-reduce: speedup over ", base.label);
   plot.subtitle = "p50 of the base over that of the best algorithm; above 1 is faster";
-  plot.footer = absl::StrCat(machine, "; ", base.settings);
+  plot.footer = machine;
   plot.x_label = "payload of one rank";
   return ToSvg(plot);
 }
@@ -157,7 +157,8 @@ void AddCompareCommand(CommandLine& line) {
   app->add_option("BASE", flags.base, "The results that the others are compared with")
       ->required()
       ->type_name("");
-  app->add_option("FILES", flags.files, "Results; names that differ before the first dot name columns of their own")
+  app->add_option("FILES", flags.files,
+                  "Results; names that differ before the first dot name columns of their own")
       ->required()
       ->type_name("");
   app->add_option("-o,--output", flags.output, "table (default), markdown or csv")
