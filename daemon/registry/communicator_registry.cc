@@ -100,6 +100,7 @@ absl::Status CommunicatorRegistry::Load() {
   MutexLock lock(&mu_);
   for (int i = 0; status.ok() && i < saved->communicators_size(); ++i) {
     const v1::Communicator& communicator = saved->communicators(i);
+    if (communicator.created_on_attach()) continue;  // of an older daemon, which kept them
     absl::StatusOr<CommunicatorState*> state = Insert(communicator, /*on_attach=*/false);
     status = state.status();
     if (status.ok() && communicator.has_create_time()) {
@@ -150,6 +151,24 @@ absl::StatusOr<CommunicatorRegistry::CommunicatorState*> CommunicatorRegistry::I
   return raw;
 }
 
+absl::StatusOr<v1::Communicator> CommunicatorRegistry::Keep(const v1::Communicator& request,
+                                                            CommunicatorState* state) {
+  if (absl::Status status = CheckRequest(request); !status.ok()) return status;
+  const auto backend =
+      request.backend() == v1::BACKEND_UNSPECIFIED ? v1::BACKEND_HOST : request.backend();
+  if (request.world_size() != state->world_size || backend != state->backend) {
+    return absl::AlreadyExistsError(absl::StrFormat(
+        "communicator '%s' exists already, made by an attach with world_size %d and %s",
+        request.name(), state->world_size, v1::Backend_Name(state->backend)));
+  }
+  state->created_on_attach = false;
+  if (absl::Status status = Persist(); !status.ok()) {
+    state->created_on_attach = true;
+    return status;
+  }
+  return Describe(request.name(), *state);
+}
+
 bool CommunicatorRegistry::EvictUnused() {
   auto oldest = communicators_.end();
   for (auto it = communicators_.begin(); it != communicators_.end(); ++it) {
@@ -176,6 +195,10 @@ absl::StatusOr<v1::Communicator> CommunicatorRegistry::Create(const v1::Communic
         absl::StrFormat("backend is BACKEND_GPU: %s", options_.gpu_status.message()));
   }
   MutexLock lock(&mu_);
+  if (const auto it = communicators_.find(request.name());
+      it != communicators_.end() && !on_attach && it->second->created_on_attach) {
+    return Keep(request, it->second.get());
+  }
   absl::StatusOr<CommunicatorState*> state = Insert(request, on_attach);
   if (!state.ok()) return state.status();
   if (absl::Status status = Persist(); !status.ok()) {

@@ -114,6 +114,9 @@ class CommunicatorRegistry {
   absl::Status Persist() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<CommunicatorState*> Insert(const v1::Communicator& request, bool on_attach)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Create of one that an attach made: it stays from now on.
+  absl::StatusOr<v1::Communicator> Keep(const v1::Communicator& request, CommunicatorState* state)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Removes the oldest communicator that an attach made and nobody uses; false: there is none.
   bool EvictUnused() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<CommunicatorState*> FindOrCreate(const std::string& name, uint32_t world_size,

@@ -160,8 +160,11 @@ absl::StatusOr<uint64_t> DevicePool::Launch(const LaunchParams& params,
     status = absl::UnimplementedError("algorithm = library: none serves these ranks");
   }
   if (!status.ok()) {
-    // With several devices some may have got their part: it ends by the abort, and all fails.
-    if (streams_.size() > 1) collective_->Abort();
+    // Some devices, or kernels of an operation, may have got their part: it ends by the abort, and
+    // all fails.
+    const bool refused = absl::IsInvalidArgument(status) || absl::IsUnimplemented(status);
+    const bool has_parts = streams_.size() > 1 || params.epilogue != Epilogue::kNone;
+    if (has_parts && !refused) collective_->Abort();
     return status;
   }
   *free = {ticket, absl::OkStatus()};

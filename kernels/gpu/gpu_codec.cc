@@ -97,8 +97,9 @@ absl::Status LoadKernels(std::span<const int> devices) {
       }
     }
     for (const Dtype dtype : {Dtype::kFp16, Dtype::kBf16}) {
-      for (const void* kernel :
-           {RowsKernelsOf(dtype)->add_rms_norm, RowsKernelsOf(dtype)->quantize}) {
+      const RowsKernelTable& rows = *RowsKernelsOf(dtype);
+      static_assert(sizeof(RowsKernelTable) == 3 * sizeof(void*));  // all of them
+      for (const void* kernel : {rows.add_rms_norm, rows.norm, rows.quantize}) {
         status.Update(LoadKernel(kernel, false, Codec::kNone, dtype));
       }
     }

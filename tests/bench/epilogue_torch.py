@@ -97,6 +97,7 @@ def main():
             with torch.inference_mode():
                 eager, how = median_us(torch, lambda: all_ranks(torch, inputs, residuals, weights))
                 compiled_text = "-"
+                torch._dynamo.reset()  # every case is the same code to it, and it compiles that a few times only
                 try:
                     compiled = torch.compile(lambda i, r, w: all_ranks(torch, i, r, w), dynamic=False)
                     us, compiled_how = median_us(torch, lambda: compiled(inputs, residuals, weights))

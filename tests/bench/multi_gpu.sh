@@ -130,7 +130,7 @@ model_error() {  # ranks
 }
 
 report() {  # ranks
-  local ranks=$1 base=$2 name
+  local ranks=$1 base=$2 name bad=0
   name=$ranks-$(tr -cs 'A-Za-z0-9\n' - <<<"${gpu,,}")$( ((logical)) && echo -logical)
   {
     echo "# qrd on $ranks ranks, $( ((logical)) && echo 'all on one' || echo 'each on its own') $gpu"
@@ -139,16 +139,17 @@ report() {  # ranks
     echo "$(qrbench --version), $(uname -sr), $(nproc) cores. Base: $base. Slowest link: $link_gbps GB/s one way."
     ((logical)) && echo "CUDA MPS: $([[ ${CUDA_MPS_PIPE_DIRECTORY:-} ]] && echo on || echo off)."
     printf '\n## Speedup over the base\n\np50 of the base over that of the best algorithm (1s one_shot, 2s two_shot).\n\n'
-    qrbench compare "$work/base.json" "$work"/stream.*.json "$work"/graph.*.json -o markdown --plot "$out/$name.svg"
+    qrbench compare "$work/base.json" "$work"/stream.*.json "$work"/graph.*.json -o markdown --plot "$out/$name.svg" || bad=1
     printf '\n## All-reduce + RMSNorm + FP8\n\n'
     cat "$out/logs/$ranks-fused.txt"
     printf '\n## Two groups at the same time\n\n'
-    qrbench compare "$work/groups.json" "$work/groups.json" -o markdown
+    qrbench compare "$work/groups.json" "$work/groups.json" -o markdown || bad=1
     printf '\n## The model against the graphs (two_shot, bf16)\n\n| payload | codec | measured us | predicted us | error |\n|---|---|---|---|---|\n'
-    model_error "$ranks"
+    model_error "$ranks" || bad=1
     printf '\n## Links\n\n'
-    grep '^|' "$out/logs/links.txt"
-  } >"$out/$name.md" 2>"$out/logs/$ranks-report.txt" || return 1
+    grep '^|' "$out/logs/links.txt" || bad=1
+  } >"$out/$name.md" 2>"$out/logs/$ranks-report.txt"
+  ((bad == 0)) || { cat "$out/logs/$ranks-report.txt"; return 1; }
   echo "wrote $out/$name.md and .svg"
 }
 
@@ -174,7 +175,7 @@ for ranks in "${world_sizes[@]}"; do
     --algorithms two_shot --order graph && mv "$work/graph_two_shot.json" "$work/model.two_shot.json"
   bench "$ranks" groups --dtypes bf16 --groups 2 --iters 20 --sizes 64K,1M --codecs none,int4 --algorithms all --order stream
   # shellcheck disable=SC2046
-  check "$ranks-fused" 150 "$pack/gpu_served_bench" --epilogue "$ranks" $( ((logical)) || echo library)
+  check "$ranks-fused" 150 env QRD_TEST_SPREAD_RANKS=$spread "$pack/gpu_served_bench" --epilogue "$ranks" $( ((logical)) || echo library)
   # shellcheck disable=SC2310
   if report "$ranks" "$base"; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
 done

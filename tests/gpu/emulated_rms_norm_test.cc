@@ -143,6 +143,24 @@ TEST(EmulatedRmsNormTest, EveryKindOfOutputIsRightForAnyWidth) {
   }
 }
 
+// Codec none, two_shot on one device: a row a block for all ranks, or several blocks a row, each
+// for some of the ranks; rows of one and of two slots' width.
+TEST(EmulatedRmsNormTest, RowsThatBlocksShareAreRight) {
+  uint32_t seed = 300;
+  for (const uint32_t world_size : {3u, 5u}) {
+    EmulatedCommunicator communicator(world_size, 2);
+    for (const auto& [tokens, hidden] :
+         {std::pair<uint64_t, uint32_t>{1, 72}, {3, 136}, {5, 72}, {1, 8200}, {11, 8200}}) {
+      RmsNormShape shape{
+          Codec::kNone, Algorithm::kTwoShot, Dtype::kBf16, world_size, tokens, hidden, ++seed};
+      shape.residuals_differ = true;
+      const RmsNormData data(shape);
+      CheckCase(communicator, data, {.quant = Quant::kE4m3fn, .mirror = true});
+      CheckCase(communicator, data, {.norm_over_input = true, .residual_out_in_place = true});
+    }
+  }
+}
+
 TEST(EmulatedRmsNormTest, AMissingResidualIsPlusZero) {
   EmulatedCommunicator communicator(2, 1);
   for (const Algorithm algorithm : {Algorithm::kOneShot, Algorithm::kTwoShot}) {

@@ -112,14 +112,17 @@ std::string RunRank(const std::string& directory, uint32_t ranks, RankProcess& p
   return "";
 }
 
-// The slowest rank's time.
+// The slowest rank's time; 0 if one has none.
 double Ask(RankProcesses& processes, uint32_t ranks, const std::string& what) {
   processes.SendAll(what);
   double slowest = 0;
   for (uint32_t rank = 0; rank < ranks; ++rank) {
     const std::string report = processes.AwaitReport(rank);
     const double us = std::strtod(report.c_str(), nullptr);
-    if (us <= 0) std::printf("rank %u: %s\n", rank, report.c_str());
+    if (us <= 0) {
+      std::printf("rank %u: %s\n", rank, report.c_str());
+      return 0;
+    }
     slowest = std::max(slowest, us);
   }
   return slowest;
@@ -130,7 +133,8 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-void BenchShape(const Shape& shape, uint32_t ranks, const std::string& base_policy,
+// False: something failed, and no row is printed.
+bool BenchShape(const Shape& shape, uint32_t ranks, const std::string& base_policy,
                 const std::string& directory, RankProcesses& processes) {
   std::vector<double> separate, fused[std::size(kCodecs)];
   for (int round = 0; round < kRounds; ++round) {
@@ -140,7 +144,11 @@ void BenchShape(const Shape& shape, uint32_t ranks, const std::string& base_poli
       error += RunCtl(directory, std::string("policy set --codec ") + kCodecs[i]);
       fused[i].push_back(Ask(processes, ranks, "fused"));
     }
-    if (!error.empty()) std::printf("%s\n", error.c_str());
+    bool failed = !error.empty() || separate.back() == 0;
+    for (const std::vector<double>& times : fused) failed |= times.back() == 0;
+    if (!failed) continue;
+    std::printf("%s\n", error.c_str());
+    return false;
   }
   for (size_t i = 0; i < std::size(kCodecs); ++i) {
     const double apart = Median(separate), together = Median(fused[i]);
@@ -148,6 +156,7 @@ void BenchShape(const Shape& shape, uint32_t ranks, const std::string& base_poli
                 shape.hidden, ranks, kCodecs[i], apart, together, apart / together);
   }
   std::fflush(stdout);
+  return true;
 }
 
 }  // namespace
@@ -168,11 +177,11 @@ int BenchServedEpilogue(uint32_t ranks, bool library) {
   RankProcesses processes(ranks, Guarded([&](RankProcess& process) {
                             return RunRank(daemon.runtime_directory(), ranks, process);
                           }));
+  int failed = 0;
   for (const Shape& shape : kShapes) {
-    BenchShape(shape, ranks, base, daemon.runtime_directory(), processes);
+    if (!BenchShape(shape, ranks, base, daemon.runtime_directory(), processes)) failed = 1;
     processes.SendAll("next");
   }
-  int failed = 0;
   for (const std::string& error : processes.Wait()) {
     if (error.empty()) continue;
     std::printf("rank: %s\n", error.c_str());

@@ -85,6 +85,7 @@ const WrongLine kWrongLines[] = {
      "--ranks: \"17\" is not a whole number of 1 to 16"},
     {"RankNegative", kQrbench, "all_reduce --join --rank -1",
      "--rank: \"-1\" is not a whole number of 0 to 15"},
+    {"RanksOctal", kQrbench, "all_reduce --ranks 010", "--ranks: \"010\" is not a whole number"},
     {"RanksZero", kQrbench, "all_reduce --ranks 0", "--ranks: \"0\" is not a whole number"},
     {"ItersZero", kQrbench, "all_reduce --iters 0", "--iters: \"0\" is not a whole number"},
     {"BuffersZero", kQrbench, "all_reduce --buffers 0", "--buffers: \"0\" is not a whole number"},

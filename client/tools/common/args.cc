@@ -191,7 +191,9 @@ FlagCheck WholeNumber(uint64_t low, uint64_t high) {
   return [low, high](const std::string& text) {
     uint64_t value = 0;
     const bool digits = !text.empty() && std::all_of(text.begin(), text.end(), absl::ascii_isdigit);
-    if (digits && absl::SimpleAtoi(text, &value) && value >= low && value <= high) {
+    // CLI11 takes a leading zero for octal.
+    const bool decimal = digits && (text.size() == 1 || text[0] != '0');
+    if (decimal && absl::SimpleAtoi(text, &value) && value >= low && value <= high) {
       return std::string();
     }
     return high == UINT64_MAX

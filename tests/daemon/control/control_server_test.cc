@@ -220,7 +220,6 @@ TEST(ControlServer, RefusesBadPoliciesAndKeepsTheOldOne) {
   EXPECT_THAT(env.MetricsText(), HasSubstr("qrd_policy_sets_total{result=\"refused\"} 4\n"));
 }
 
-// F43
 TEST(ControlServer, ClosesAConnectionThatNobodyUses) {
   const ControlEnv env("", absl::Milliseconds(50));
   const UniqueFd idle(env.RawConnect());
@@ -234,14 +233,9 @@ TEST(ControlServer, ClosesAConnectionThatNobodyUses) {
     got = read(idle.get(), bytes, sizeof(bytes));
   } while (got > 0);
   EXPECT_EQ(got, 0) << strerror(errno);
-  // A client of gRPC's own connects again.
-  const auto stub = v1::NodeService::NewStub(env.Connect());
-  Context context;
-  v1::NodeStatus status;
-  context.set_wait_for_ready(true);
-  EXPECT_TRUE(stub->GetStatus(&context, {}, &status).ok());
 }
 
+// F43
 TEST(ControlServer, LetsAStrangerLookButNotChange) {
   if (geteuid() != 0) GTEST_SKIP() << "needs uid 0 to be somebody else";
   const ControlEnv env;

@@ -112,6 +112,31 @@ TEST_F(CommunicatorRegistryTest, OldestUnusedOneOfAnAttachGivesWay) {
   EXPECT_TRUE(registry->Get("made").ok());
 }
 
+TEST_F(CommunicatorRegistryTest, CreateMakesOneOfAnAttachStay) {
+  {
+    auto registry = Open();
+    ASSERT_TRUE(registry->Join("a", "g", 2, true, Rank(1, 0)).ok());
+    EXPECT_EQ(std::string(registry->Create(Request("a", 3), false).status().message()),
+              "communicator 'a' exists already, made by an attach with world_size 2 and "
+              "BACKEND_HOST");
+    const auto kept = registry->Create(Request("a", 2), false);
+    ASSERT_TRUE(kept.ok()) << kept.status();
+    EXPECT_FALSE(kept->created_on_attach());
+    EXPECT_EQ(kept->groups_size(), 1);
+    EXPECT_EQ(registry->Create(Request("a", 2), false).status().code(),
+              absl::StatusCode::kAlreadyExists);
+  }
+  EXPECT_TRUE(Open()->Get("a").ok());
+}
+
+TEST_F(CommunicatorRegistryTest, WhatAnOlderDaemonKeptOfAttachesIsForgotten) {
+  std::ofstream(path()) << "communicators { name: \"a\" world_size: 2 created_on_attach: true }\n"
+                           "communicators { name: \"b\" world_size: 2 }\n";
+  auto registry = Open();
+  EXPECT_FALSE(registry->Get("a").ok());
+  EXPECT_TRUE(registry->Get("b").ok());
+}
+
 TEST_F(CommunicatorRegistryTest, IncarnationsOfOneThatGaveWayDoNotComeAgain) {
   config.communicators_max = 1;
   auto registry = Open();
