@@ -159,7 +159,11 @@ std::string DaemonProcess::Start(const std::vector<std::string>& flags,
 }
 
 void DaemonProcess::Signal(int signal) const {
-  if (pid_ > 0) kill(pid_, signal);
+  if (pid_ <= 0 || kill(pid_, signal) != 0 || signal != SIGSTOP) return;
+  // It stops a moment later, and may take an operation in between.
+  siginfo_t info;
+  while (waitid(P_PID, static_cast<id_t>(pid_), &info, WSTOPPED | WNOWAIT) != 0 && errno == EINTR) {
+  }
 }
 
 bool DaemonProcess::IsRunning() {

@@ -61,8 +61,9 @@ class TuneDaemonTest : public ::testing::Test {
 
 TEST_F(TuneDaemonTest, PrintsAPolicyThatTheDaemonTakes) {
   const std::string file = daemon_.File("tuned.textproto");
-  const ProgramResult tuned =
-      Tune("--ranks 2,3 --dtypes bf16,fp32 --codecs int8,lp3 --sizes 128K,512K --output " + file);
+  const ProgramResult tuned = Tune(
+      "--ranks 2,3 --dtypes bf16,fp32 --codecs int8,lp3 --sizes 16K,64K --budget-s 20 --output " +
+      file);
   ASSERT_EQ(tuned.exit_code, 0) << tuned.err;
   EXPECT_EQ(tuned.out, "");
   EXPECT_CONTAINS(tuned.err, "wrote " + file);
