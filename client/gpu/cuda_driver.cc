@@ -336,17 +336,13 @@ qrd_status CudaDriver::PrepareSteps(int device, StepMode mode) {
   return Fail(QRD_INTERNAL, "step mode %d", static_cast<int>(mode));
 }
 
-unsigned FlagsOf(const Step& step) {
-  return step.wait ? cuda::kWaitValueEq : cuda::kWriteValueDefault;
-}
-
 qrd_status CudaDriver::EnqueueBatch(Stream stream, std::span<const Step> steps, size_t* queued) {
   cuda::BatchMemOp operations[kStepsMax] = {};
   for (size_t i = 0; i < steps.size(); ++i) {
     operations[i].operation = steps[i].wait ? cuda::kMemOpWait32 : cuda::kMemOpWrite32;
     operations[i].address = steps[i].address;
     operations[i].value = steps[i].value;
-    operations[i].flags = FlagsOf(steps[i]);
+    operations[i].flags = steps[i].wait ? cuda::kWaitValueEq : cuda::kWriteValueDefault;
   }
   const qrd_status status =
       Check(api_.StreamBatchMemOp(stream, static_cast<unsigned>(steps.size()), operations, 0),
@@ -389,10 +385,12 @@ qrd_status CudaDriver::Enqueue(Stream stream, StepMode mode, std::span<const Ste
   if (mode == StepMode::kKernel) return EnqueueGate(stream, steps, limits, queued);
   for (const Step& step : steps) {
     const qrd_status status =
-        step.wait ? Check(api_.StreamWaitValue32(stream, step.address, step.value, FlagsOf(step)),
-                          "cuStreamWaitValue32")
-                  : Check(api_.StreamWriteValue32(stream, step.address, step.value, FlagsOf(step)),
-                          "cuStreamWriteValue32");
+        step.wait
+            ? Check(api_.StreamWaitValue32(stream, step.address, step.value, cuda::kWaitValueEq),
+                    "cuStreamWaitValue32")
+            : Check(api_.StreamWriteValue32(stream, step.address, step.value,
+                                            cuda::kWriteValueDefault),
+                    "cuStreamWriteValue32");
     if (status != QRD_OK) return status;
     ++*queued;
   }
