@@ -108,6 +108,25 @@ class OwnerCursor {
   TileRange owned_ = OwnedTiles(count_, world_size_, 0);
 };
 
+// Element -> owner of its row (ResidualLayout::kSharded), asked for in ascending order.
+class OwnedRowCursor {
+ public:
+  explicit OwnedRowCursor(const LaunchParams& params) : params_(params) {}
+  uint32_t Owner(uint64_t element) {
+    while (element >= End()) ++owner_;
+    return owner_;
+  }
+  // Of the last answer: the first element that is another owner's.
+  uint64_t End() const {
+    const RmsNormParams& p = params_.rms_norm;
+    return OwnedRows(p.tokens, params_.world_size, owner_).last * p.hidden;
+  }
+
+ private:
+  const LaunchParams& params_;
+  uint32_t owner_ = 0;
+};
+
 // acc = the contributions of all ranks in rank order; that of `exact_rank` is never encoded.
 template <Dtype kDtype>
 void Accumulate(const LaunchParams& params, const Block& block, const CodecKernels& codec,
@@ -145,6 +164,36 @@ uint64_t CodedSum(const LaunchParams& params, Elements range, Sink& sink) {
   return nonfinite;
 }
 
+// Sharded rows: each element's sum is that of its row's owner. A block has rows of several owners
+// where they meet, and is then summed for each.
+template <Dtype kDtype, typename Sink>
+uint64_t CodedSumOfOwners(const LaunchParams& params, Elements range, Sink& sink) {
+  using T = StorageOf<kDtype>;
+  const CodecKernels& codec = KernelsFor(params.codec);
+  Scratch s;
+  alignas(64) T sums[kTileElements];
+  OwnedRowCursor owners(params);
+  uint64_t nonfinite = 0;
+  ForEachBlock(range, [&](const Block& block) HWY_ATTR {
+    for (size_t at = 0; at < block.count;) {
+      const uint32_t owner = owners.Owner(block.first + at);
+      const size_t end = std::min<uint64_t>(owners.End() - block.first, block.count);
+      Accumulate<kDtype>(params, block, codec, owner, s);
+      RoundBlock<kDtype>(s.acc, block.count, sums);
+      std::memcpy(sink.Place() + at, sums + at, (end - at) * sizeof(T));
+      at = end;
+    }
+    nonfinite += CountNonFinite<kDtype>(sink.Place(), block.count);
+    sink.Take(block.first, block.count);
+  });
+  return nonfinite;
+}
+
+template <typename Sink>
+bool IsSharded(const LaunchParams& params) {
+  return Sink::kHasOwners && params.rms_norm.residual_layout == ResidualLayout::kSharded;
+}
+
 template <Algorithm kAlgorithm, Codec kCodec, Dtype kDtype, typename Sink>
 uint64_t RunInto(const LaunchParams& params, Elements range, Sink& sink) {
   uint64_t nonfinite = 0;
@@ -153,6 +202,8 @@ uint64_t RunInto(const LaunchParams& params, Elements range, Sink& sink) {
   } else if constexpr (kCodec == Codec::kNone) {
     nonfinite = params.op == ReduceOp::kAvg ? SumOfWorld<kDtype, true>(params, range, sink)
                                             : SumOfWorld<kDtype, false>(params, range, sink);
+  } else if (IsSharded<Sink>(params)) {
+    if constexpr (Sink::kHasOwners) nonfinite = CodedSumOfOwners<kDtype>(params, range, sink);
   } else {
     nonfinite = CodedSum<kAlgorithm, kDtype>(params, range, sink);
   }

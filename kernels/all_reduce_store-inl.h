@@ -86,6 +86,7 @@ template <Dtype kDtype>
 class StoreOutputs {
  public:
   using T = StorageOf<kDtype>;
+  static constexpr bool kHasOwners = false;
   static constexpr size_t kRun = kRunBytes / sizeof(T);
 
   // Results of large operations go past the caches, except in place (the lines are there already)

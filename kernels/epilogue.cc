@@ -25,6 +25,16 @@ std::string_view Name(Quant quant) {
   return "unknown";
 }
 
+std::string_view Name(ResidualLayout layout) {
+  switch (layout) {
+    case ResidualLayout::kFull:
+      return "full";
+    case ResidualLayout::kSharded:
+      return "sharded";
+  }
+  return "unknown";
+}
+
 std::optional<Epilogue> ParseEpilogue(std::string_view name) {
   for (const Epilogue value : {Epilogue::kNone, Epilogue::kRmsNorm}) {
     if (Name(value) == name) return value;

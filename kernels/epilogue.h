@@ -19,6 +19,26 @@ enum class Epilogue : uint8_t { kNone = 0, kRmsNorm = 1 };
 // same bytes.
 enum class Quant : uint8_t { kNone = 0, kE4m3fn = 1, kE4m3fnuz = 2 };
 
+// Who has which rows of `residual` and `residual_out`.
+//   full     every rank has all rows and does the epilogue of all
+//   sharded  rank r has the rows OwnedRows(tokens, world_size, r) only. It reduces them (a
+//            reduce-scatter, algorithm two_shot), does their epilogue, and every rank gets what the
+//            consumers read: out, or out8, scales and mirror, of all rows
+enum class ResidualLayout : uint8_t { kFull = 0, kSharded = 1 };
+
+// Rows [first, last).
+struct RowRange {
+  uint64_t first;
+  uint64_t last;
+};
+// The rows of a rank, neighbours; the first ranks take the odd ones, and with fewer rows than ranks
+// the last ranks have none.
+constexpr RowRange OwnedRows(uint64_t tokens, uint32_t world_size, uint32_t rank) {
+  const uint64_t each = tokens / world_size, extra = tokens % world_size;
+  const uint64_t first = each * rank + (rank < extra ? rank : extra);
+  return {first, first + each + (rank < extra ? 1 : 0)};
+}
+
 inline constexpr uint32_t kHiddenMin = 8;
 inline constexpr uint32_t kHiddenMax = 16384;
 inline constexpr uint32_t kHiddenMultiple = 8;
@@ -31,11 +51,18 @@ constexpr float QuantMax(Quant quant) {
 }
 std::string_view Name(Epilogue epilogue);  // "none", "rms_norm"
 std::string_view Name(Quant quant);        // "none", "e4m3fn", "e4m3fnuz"
+std::string_view Name(ResidualLayout layout);  // "full", "sharded"
 std::optional<Epilogue> ParseEpilogue(std::string_view name);
 std::optional<Quant> ParseQuant(std::string_view name);
 
 // Operands and options of Epilogue::kRmsNorm; D is the operation's dtype (fp16 or bf16), and its
-// count is tokens * hidden. Arrays are by rank. All tensors are contiguous, row-major.
+// count is tokens * hidden. Arrays are by rank. All tensors are contiguous, row-major. Sharded:
+// residual and residual_out are [OwnedRows, hidden], and not looked at (may be null) of a rank
+// without rows.
+//
+// The sum of a sharded row: the owner's contribution as it is, the others' after the codec, rounded
+// once (no second quantization as in two_shot). Groups of the codec lie on the flat tensor, as
+// always; one that reaches over the end of the owner's rows is sent whole.
 struct RmsNormParams {
   uint64_t tokens = 0;
   uint32_t hidden = 0;
@@ -45,6 +72,7 @@ struct RmsNormParams {
   Quant quant = Quant::kNone;
   uint32_t scale_group = 0;                  // elements of a scale: 0 (the row) or 128
   float divisor = 0;                         // 0: QuantMax(quant)
+  ResidualLayout residual_layout = ResidualLayout::kFull;
   const void* residual[kWorldSizeMax] = {};  // [tokens, hidden] D; null (on all ranks): +0
   const void* weight[kWorldSizeMax] = {};    // [hidden] weight_dtype
   void* residual_out[kWorldSizeMax] = {};    // [tokens, hidden] D; may be residual

@@ -92,4 +92,18 @@ void ReferenceAllReduce(Codec codec, Algorithm algorithm, Dtype dtype, ReduceOp 
   ReferenceRoundToDtype(dtype, result.data(), count, output);
 }
 
+void ReferenceReduceAtOwner(Codec codec, Dtype dtype, uint32_t world_size, uint64_t count,
+                            const void* const* inputs, uint32_t owner, void* output) {
+  if (world_size == 1) {
+    std::memcpy(output, inputs[0], count * DtypeBytes(dtype));
+    return;
+  }
+  const Problem problem{codec, dtype, ReduceOp::kSum, world_size, inputs};
+  std::vector<Floats> parts;
+  for (uint32_t r = 0; r < world_size; ++r) {
+    parts.push_back(r == owner ? problem.Exact(r, 0, count) : problem.Received(r, 0, count));
+  }
+  ReferenceRoundToDtype(dtype, problem.Reduce(parts).data(), count, output);
+}
+
 }  // namespace qrd

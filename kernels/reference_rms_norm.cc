@@ -173,8 +173,47 @@ void ReferenceQuantizeFp8(Dtype dtype, uint64_t tokens, uint32_t hidden, Quant q
   }
 }
 
+namespace {
+
+// `owner` takes its rows, and every rank gets what it makes of them.
+void ReferenceSharded(const LaunchParams& params) {
+  const RmsNormParams& p = params.rms_norm;
+  std::vector<std::vector<uint16_t>> reduced(params.world_size);
+  for (uint32_t owner = 0; owner < params.world_size; ++owner) {
+    const ScopedFloatEnvironment float_environment;
+    reduced[owner].resize(params.count);
+    ReferenceReduceAtOwner(params.codec, params.dtype, params.world_size, params.count,
+                           params.inputs, owner, reduced[owner].data());
+  }
+  // Every input has been read: an output may now take its memory.
+  const size_t row_scales =
+      p.scale_group == 0 ? 1 : (p.hidden + size_t{p.scale_group} - 1) / p.scale_group;
+  for (uint32_t owner = 0; owner < params.world_size; ++owner) {
+    const RowRange rows = OwnedRows(p.tokens, params.world_size, owner);
+    const uint64_t tokens = rows.last - rows.first, first = rows.first * p.hidden;
+    if (tokens == 0) continue;
+    std::vector<uint16_t> y(tokens * p.hidden);
+    ReferenceAdd(params.dtype, y.size(), reduced[owner].data() + first, p.residual[owner],
+                 p.residual_out[owner]);
+    ReferenceRmsNorm(NormOf(params, owner), tokens, p.residual_out[owner], y.data());
+    for (uint32_t rank = 0; rank < params.world_size; ++rank) {
+      void* const copy = p.quant == Quant::kNone ? p.out[rank] : p.mirror[rank];
+      if (copy != nullptr) {
+        std::memcpy(static_cast<uint16_t*>(copy) + first, y.data(), y.size() * sizeof(uint16_t));
+      }
+      if (p.quant == Quant::kNone) continue;
+      ReferenceQuantizeFp8(params.dtype, tokens, p.hidden, p.quant, p.scale_group, p.divisor,
+                           y.data(), p.out8[rank] + first,
+                           p.scales[rank] + rows.first * row_scales);
+    }
+  }
+}
+
+}  // namespace
+
 void ReferenceAllReduceRmsNorm(const LaunchParams& params) {
   const RmsNormParams& p = params.rms_norm;
+  if (p.residual_layout == ResidualLayout::kSharded) return ReferenceSharded(params);
   std::vector<uint16_t> reduced(params.count), y(params.count);
   {
     const ScopedFloatEnvironment float_environment;

@@ -3,6 +3,8 @@
 // instruction set: gathers reduced elements into rows and turns each complete row into the outputs
 // of all ranks. Rows may begin and end anywhere in a tile.
 //
+// With a sharded residual a row's owner makes the results of all ranks.
+//
 // A row is computed once for all ranks whose residual and weight hold the same bytes, which is all
 // of them in practice; comparing is cheaper than computing. Ranks that differ get their own.
 //
@@ -36,6 +38,7 @@ template <Dtype kDtype>
 class RmsNormRows {
  public:
   using T = uint16_t;
+  static constexpr bool kHasOwners = true;  // of rows, if the operation says so
   static constexpr size_t kRun = kRunBytes / sizeof(T);
 
   // Takes elements from `first` on, the start of a row.
@@ -44,8 +47,13 @@ class RmsNormRows {
         p_(params.rms_norm),
         row_(first / p_.hidden),
         divisor_(p_.divisor == 0 ? QuantMax(p_.quant) : p_.divisor) {
-    FindEqualWeights();
-    UseWeightOf(0);
+    is_sharded_ = p_.residual_layout == ResidualLayout::kSharded;
+    if (is_sharded_) {
+      while (row_ >= owned_.last) NextOwner();
+    } else {
+      FindEqualWeights();
+    }
+    UseWeightOf(owner_);
     // As without an epilogue, for the bytes that this one reads and writes.
     const uint64_t tensors = p_.quant == Quant::kNone ? 4 : 3;
     stream_ = params.count * sizeof(T) >= kStreamTrafficBytesMin / (tensors * params.world_size);
@@ -96,7 +104,10 @@ class RmsNormRows {
     std::memmove(reduced_, reduced_ + at, filled_ * sizeof(T));
   }
 
+  void NextOwner() { owned_ = OwnedRows(p_.tokens, params_.world_size, ++owner_); }
+
   void FinishRow(const T* a) {
+    if (is_sharded_) return FinishOwnedRow(a);
     uint32_t pending = (1u << params_.world_size) - 1;
     while (pending != 0) {
       const auto leader = static_cast<uint32_t>(std::countr_zero(pending));
@@ -109,6 +120,19 @@ class RmsNormRows {
       }
       pending &= ~alike;
     }
+    ++row_;
+  }
+
+  // The owner does it, and every rank gets what the consumers read.
+  void FinishOwnedRow(const T* a) {
+    while (row_ >= owned_.last) NextOwner();
+    if (gain_of_ != owner_) UseWeightOf(owner_);
+    const uint64_t at = (row_ - owned_.first) * p_.hidden;
+    const auto* residual = static_cast<const T*>(p_.residual[owner_]);
+    Compute(a, residual != nullptr ? residual + at : nullptr);
+    StoreRow(s_.h, static_cast<T*>(p_.residual_out[owner_]) + at,
+             p_.residual[owner_] == p_.residual_out[owner_]);
+    for (uint32_t r = 0; r < params_.world_size; ++r) StoreNormed(r);
     ++row_;
   }
 
@@ -141,6 +165,10 @@ class RmsNormRows {
     const uint64_t first = row_ * p_.hidden;
     StoreRow(s_.h, static_cast<T*>(p_.residual_out[r]) + first,
              p_.residual[r] == p_.residual_out[r]);
+    StoreNormed(r);
+  }
+  void StoreNormed(uint32_t r) const {
+    const uint64_t first = row_ * p_.hidden;
     void* const y = p_.quant == Quant::kNone ? p_.out[r] : p_.mirror[r];
     if (y != nullptr) StoreRow(s_.y, static_cast<T*>(y) + first, y == params_.inputs[r]);
     if (p_.quant == Quant::kNone) return;
@@ -164,6 +192,9 @@ class RmsNormRows {
   size_t filled_ = 0;
   uint32_t weight_of_[kWorldSizeMax];
   uint32_t gain_of_ = 0;
+  bool is_sharded_ = false;
+  uint32_t owner_ = 0;  // sharded: of row_
+  RowRange owned_ = OwnedRows(p_.tokens, params_.world_size, 0);
   float divisor_;
   bool stream_ = false;
 };

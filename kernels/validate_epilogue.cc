@@ -67,6 +67,14 @@ absl::Status ValidateOptions(const LaunchParams& p) {
   if (!std::isfinite(n.eps) || n.eps < kEpsMin) {
     return Invalid("eps = ", n.eps, ": want a finite number of at least 2^-64");
   }
+  if (n.residual_layout != ResidualLayout::kFull && n.residual_layout != ResidualLayout::kSharded) {
+    return Invalid("residual_layout = ", static_cast<uint32_t>(n.residual_layout),
+                   ": want full (0) or sharded (1)");
+  }
+  if (n.residual_layout == ResidualLayout::kSharded && p.algorithm != Algorithm::kTwoShot) {
+    return Invalid("algorithm = ", Text(p.algorithm),
+                   ": want two_shot with residual_layout = sharded");
+  }
   if (n.weight_dtype != p.dtype && n.weight_dtype != Dtype::kFp32) {
     return Invalid("weight_dtype = ", Text(n.weight_dtype), " (",
                    static_cast<uint32_t>(n.weight_dtype), "): want ", Text(p.dtype), " or fp32");
@@ -108,22 +116,36 @@ using TensorsOfRank = std::array<Tensor, kTensorsOfRank>;
 
 uint64_t Address(const void* p) { return reinterpret_cast<uintptr_t>(p); }
 
-TensorsOfRank TensorsOf(const LaunchParams& p, uint32_t r) {
+// The rows of residual and residual_out that one rank has.
+uint64_t ResidualTokens(const RmsNormParams& n, uint32_t rank, uint32_t world_size) {
+  if (n.residual_layout == ResidualLayout::kFull) return n.tokens;
+  const RowRange rows = OwnedRows(n.tokens, world_size, rank);
+  return rows.last - rows.first;
+}
+
+TensorsOfRank TensorsOf(const LaunchParams& p, uint32_t r, uint64_t residual_tokens) {
   using Need = Tensor::Need;
   const RmsNormParams& n = p.rms_norm;
   const bool quant = n.quant != Quant::kNone;
   const uint64_t bytes = p.count * DtypeBytes(p.dtype);
+  const uint64_t residual_bytes = residual_tokens * n.hidden * DtypeBytes(p.dtype);
+  // Of a rank without rows they are not looked at.
+  const auto residual_address = [&](const void* tensor) {
+    return residual_tokens != 0 ? Address(tensor) : 0;
+  };
+  const Need with_rows = residual_tokens != 0 ? Need::kRequired : Need::kOptional;
   const uint64_t groups =
       n.scale_group == 0 ? 1 : (n.hidden + uint64_t{n.scale_group} - 1) / n.scale_group;
   const Need with_quant = quant ? Need::kRequired : Need::kForbidden;
   constexpr bool kRead = false, kWritten = true;
   return {{
       {"input", r, Address(p.inputs[r]), bytes, kAlignment16Bit, Need::kRequired, kRead},
-      {"residual", r, Address(n.residual[r]), bytes, kAlignment16Bit, Need::kOptional, kRead},
+      {"residual", r, residual_address(n.residual[r]), residual_bytes, kAlignment16Bit,
+       Need::kOptional, kRead},
       {"weight", r, Address(n.weight[r]), n.hidden * DtypeBytes(n.weight_dtype), kAlignment16Bit,
        Need::kRequired, kRead},
-      {"residual_out", r, Address(n.residual_out[r]), bytes, kAlignment16Bit, Need::kRequired,
-       kWritten, "residual"},
+      {"residual_out", r, residual_address(n.residual_out[r]), residual_bytes, kAlignment16Bit,
+       with_rows, kWritten, "residual"},
       {"out", r, Address(n.out[r]), bytes, kAlignment16Bit,
        quant ? Need::kForbidden : Need::kRequired, kWritten, "input"},
       {"out8", r, Address(n.out8[r]), p.count, kAlignmentOut8, with_quant, kWritten},
@@ -156,9 +178,9 @@ absl::Status ValidateTensor(const Tensor& t, const LaunchParams& p) {
   return absl::OkStatus();
 }
 
-// What all ranks have or none: an operation is one for all of them.
-absl::Status ValidateOnAllRanks(const char* name, const void* const* tensors, uint32_t world_size) {
-  for (uint32_t r = 1; r < world_size; ++r) {
+// What the first `ranks` ranks have or none of them: an operation is one for all of them.
+absl::Status ValidateOnAllRanks(const char* name, const void* const* tensors, uint32_t ranks) {
+  for (uint32_t r = 1; r < ranks; ++r) {
     if ((tensors[r] == nullptr) == (tensors[0] == nullptr)) continue;
     const uint32_t missing = tensors[r] == nullptr ? r : 0;
     return Invalid(name, "[", missing, "] = null: want it on all ranks or on none, rank ",
@@ -206,21 +228,35 @@ absl::Status ValidateOverlap(const std::array<TensorsOfRank, kWorldSizeMax>& ten
 absl::Status ValidateRmsNorm(const LaunchParams& params) {
   if (absl::Status status = ValidateShape(params); !status.ok()) return status;
   if (absl::Status status = ValidateOptions(params); !status.ok()) return status;
+  const RmsNormParams& n = params.rms_norm;
   std::array<TensorsOfRank, kWorldSizeMax> tensors;
+  uint32_t ranks_with_rows = 0;  // the first ones
   for (uint32_t r = 0; r < params.world_size; ++r) {
-    tensors[r] = TensorsOf(params, r);
+    const uint64_t residual_tokens = ResidualTokens(n, r, params.world_size);
+    ranks_with_rows += residual_tokens != 0;
+    tensors[r] = TensorsOf(params, r, residual_tokens);
     for (const Tensor& tensor : tensors[r]) {
       if (absl::Status status = ValidateTensor(tensor, params); !status.ok()) return status;
     }
   }
-  const RmsNormParams& n = params.rms_norm;
   for (const absl::Status& status :
-       {ValidateOnAllRanks("residual", n.residual, params.world_size),
+       {ValidateOnAllRanks("residual", n.residual, ranks_with_rows),
         ValidateOnAllRanks("mirror", const_cast<const void* const*>(n.mirror),
                            params.world_size)}) {
     if (!status.ok()) return status;
   }
   return ValidateOverlap(tensors, params.world_size);
+}
+
+absl::Status ValidateRmsNormOfRank(const LaunchParams& params, uint32_t rank, uint32_t world_size) {
+  if (absl::Status status = ValidateShape(params); !status.ok()) return status;
+  if (absl::Status status = ValidateOptions(params); !status.ok()) return status;
+  std::array<TensorsOfRank, kWorldSizeMax> tensors;
+  tensors[0] = TensorsOf(params, 0, ResidualTokens(params.rms_norm, rank, world_size));
+  for (const Tensor& tensor : tensors[0]) {
+    if (absl::Status status = ValidateTensor(tensor, params); !status.ok()) return status;
+  }
+  return ValidateOverlap(tensors, 1);
 }
 
 }  // namespace qrd

@@ -14,7 +14,12 @@ namespace qrd {
 
 // OK, or INVALID_ARGUMENT with the field, its value and the bound, for an operation with
 // Epilogue::kRmsNorm: dtype, op, world size, shape, options, presence, alignment and overlap of the
-// tensors of all ranks. `params.outputs` and codec and algorithm are not looked at.
+// tensors of all ranks; a sharded residual wants algorithm two_shot. `params.outputs` and codec are
+// not looked at.
 absl::Status ValidateRmsNorm(const LaunchParams& params);
+
+// The same for the tensors of one rank, given as those of rank 0 of world size 1; `rank` and
+// `world_size` say which rows are its own.
+absl::Status ValidateRmsNormOfRank(const LaunchParams& params, uint32_t rank, uint32_t world_size);
 
 }  // namespace qrd

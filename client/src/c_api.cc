@@ -131,12 +131,24 @@ qrd_status qrd_all_reduce(qrd_comm_t comm, const void* input, void* output, size
   });
 }
 
+qrd_status qrd_owned_rows(qrd_comm_t comm, uint64_t tokens, uint64_t* first, uint64_t* count) {
+  return WithComm(comm, [&](Comm& c) {
+    if (first == nullptr) return NullOutput("first");
+    if (count == nullptr) return NullOutput("count");
+    if (tokens < 1) return Fail(QRD_INVALID_ARGUMENT, "tokens: 0, want at least 1");
+    const OwnedRows rows = OwnedRowsOf(tokens, {c.rank(), c.world_size()});
+    *first = rows.first;
+    *count = rows.count;
+    return QRD_OK;
+  });
+}
+
 qrd_status qrd_all_reduce_rms_norm(qrd_comm_t comm, const void* input, qrd_dtype dtype,
                                    const qrd_rms_norm* norm, qrd_operation* operation) {
   return WithComm(comm, [&](Comm& c) {
     if (operation == nullptr) return NullOutput("operation");
     RmsNormCall call;
-    const qrd_status status = CheckRmsNorm(input, dtype, norm, &call);
+    const qrd_status status = CheckRmsNorm(input, dtype, norm, {c.rank(), c.world_size()}, &call);
     return status == QRD_OK ? c.AllReduceRmsNorm(call, operation) : status;
   });
 }
@@ -145,7 +157,7 @@ qrd_status qrd_all_reduce_rms_norm_on_stream(qrd_comm_t comm, const void* input,
                                              const qrd_rms_norm* norm, void* stream) {
   return WithComm(comm, [&](Comm& c) {
     RmsNormCall call;
-    const qrd_status status = CheckRmsNorm(input, dtype, norm, &call);
+    const qrd_status status = CheckRmsNorm(input, dtype, norm, {c.rank(), c.world_size()}, &call);
     return status == QRD_OK ? c.AllReduceRmsNormOnStream(call, stream) : status;
   });
 }

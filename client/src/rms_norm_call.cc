@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/src/rms_norm_call.h"
 
+#include <algorithm>
 #include <bit>
 #include <cinttypes>
 #include <cmath>
@@ -52,6 +53,11 @@ qrd_status CheckOptions(qrd_dtype dtype, const qrd_rms_norm& n) {
                 "norm.quant: %d, want QRD_QUANT_NONE (0), QRD_E4M3FN (1) or QRD_E4M3FNUZ (2)",
                 static_cast<int>(n.quant));
   }
+  if (n.residual_layout != QRD_RESIDUAL_FULL && n.residual_layout != QRD_RESIDUAL_SHARDED) {
+    return Fail(QRD_INVALID_ARGUMENT,
+                "norm.residual_layout: %d, want QRD_RESIDUAL_FULL (0) or QRD_RESIDUAL_SHARDED (1)",
+                static_cast<int>(n.residual_layout));
+  }
   const bool quant = n.quant != QRD_QUANT_NONE;
   if (n.scale_group != 0 && (n.scale_group != kScaleGroup || !quant)) {
     return Fail(QRD_INVALID_ARGUMENT, "norm.scale_group: %u, want 0%s", n.scale_group,
@@ -68,9 +74,13 @@ qrd_status CheckOptions(qrd_dtype dtype, const qrd_rms_norm& n) {
   return QRD_OK;
 }
 
-void ListOperands(const void* input, const qrd_rms_norm& n, RmsNormCall* call) {
+void ListOperands(const void* input, const RankPlace& place, RmsNormCall* call) {
+  const qrd_rms_norm& n = call->norm;
   const size_t element = DtypeBytes(call->dtype);
   const size_t count = n.tokens * n.hidden;
+  const bool sharded = n.residual_layout == QRD_RESIDUAL_SHARDED;
+  const size_t residual_count = sharded ? OwnedRowsOf(n.tokens, place).count * n.hidden : count;
+  call->has_rows = residual_count != 0;
   const size_t groups = n.scale_group == 0 ? 1 : (n.hidden + kScaleGroup - 1) / kScaleGroup;
   const auto set = [&](RmsNormCall::Index index, const char* name, const void* ptr, size_t bytes,
                        bool read, bool written) {
@@ -78,10 +88,12 @@ void ListOperands(const void* input, const qrd_rms_norm& n, RmsNormCall* call) {
                              written};
   };
   set(RmsNormCall::kInput, "input", input, count * element, true, false);
-  set(RmsNormCall::kResidual, "norm.residual", n.residual, count * element, true, false);
+  set(RmsNormCall::kResidual, "norm.residual", n.residual, residual_count * element, true,
+      false);
   set(RmsNormCall::kWeight, "norm.weight", n.weight, n.hidden * DtypeBytes(n.weight_dtype), true,
       false);
-  set(RmsNormCall::kResidualOut, "norm.residual_out", n.residual_out, count * element, false, true);
+  set(RmsNormCall::kResidualOut, "norm.residual_out", n.residual_out, residual_count * element,
+      false, true);
   set(RmsNormCall::kOut, "norm.out", n.out, count * element, false, true);
   set(RmsNormCall::kOut8, "norm.out8", n.out8, count, false, true);
   set(RmsNormCall::kScales, "norm.scales", n.scales, n.tokens * groups * sizeof(float), false,
@@ -99,7 +111,7 @@ qrd_status CheckPresence(const RmsNormCall& call) {
   };
   qrd_status status = check(RmsNormCall::kInput, true, "");
   if (status == QRD_OK) status = check(RmsNormCall::kWeight, true, "");
-  if (status == QRD_OK) status = check(RmsNormCall::kResidualOut, true, "");
+  if (status == QRD_OK && call.has_rows) status = check(RmsNormCall::kResidualOut, true, "");
   if (status == QRD_OK) {
     status = check(RmsNormCall::kOut, !quant,
                    quant ? " with quant (the 16-bit copy is mirror)" : " without quant");
@@ -158,20 +170,28 @@ qrd_status CheckOverlap(RmsNormCall* call) {
 
 }  // namespace
 
+OwnedRows OwnedRowsOf(uint64_t tokens, const RankPlace& place) {
+  const uint64_t each = tokens / place.world_size, extra = tokens % place.world_size;
+  return {each * place.rank + std::min<uint64_t>(place.rank, extra),
+          each + (place.rank < extra ? 1 : 0)};
+}
+
 qrd_status CheckRmsNorm(const void* input, qrd_dtype dtype, const qrd_rms_norm* norm,
-                        RmsNormCall* call) {
+                        const RankPlace& place, RmsNormCall* call) {
   if (norm == nullptr) return Fail(QRD_INVALID_ARGUMENT, "norm: NULL");
   if (qrd_status status =
           CheckStruct("norm", norm, norm->struct_bytes, kNormBytesMin, sizeof(qrd_rms_norm));
       status != QRD_OK) {
     return status;
   }
-  qrd_status status = CheckShape(dtype, *norm);
-  if (status == QRD_OK) status = CheckOptions(dtype, *norm);
-  if (status != QRD_OK) return status;
+  // A caller of an older header has fewer fields: the others are as in QRD_RMS_NORM_INIT.
+  call->norm = QRD_RMS_NORM_INIT;
+  std::memcpy(&call->norm, norm, std::min(norm->struct_bytes, sizeof(qrd_rms_norm)));
   call->dtype = dtype;
-  call->norm = *norm;
-  ListOperands(input, *norm, call);
+  qrd_status status = CheckShape(dtype, call->norm);
+  if (status == QRD_OK) status = CheckOptions(dtype, call->norm);
+  if (status != QRD_OK) return status;
+  ListOperands(input, place, call);
   status = CheckPresence(*call);
   if (status == QRD_OK) status = CheckAddresses(*call);
   return status == QRD_OK ? CheckOverlap(call) : status;
@@ -205,6 +225,7 @@ void FillDescriptor(const RmsNormCall& call, const RmsNormOperands& operands,
   r.weight_dtype = static_cast<uint8_t>(n.weight_dtype);
   r.operands =
       static_cast<uint8_t>((n.residual != nullptr ? 1 : 0) | (n.mirror != nullptr ? 2 : 0));
+  r.residual_layout = static_cast<uint8_t>(n.residual_layout);
 }
 
 }  // namespace qrd::client

@@ -28,12 +28,24 @@ struct RmsNormCall {
   enum Index { kInput, kResidual, kWeight, kResidualOut, kOut, kOut8, kScales, kMirror };
   qrd_dtype dtype = QRD_BF16;
   qrd_rms_norm norm = QRD_RMS_NORM_INIT;
+  bool has_rows = true;  // of residual and residual_out: false only with a sharded residual
   std::array<RmsNormOperand, kRmsNormOperandsMax> operands;
 };
 
+struct RankPlace {
+  uint32_t rank;
+  uint32_t world_size;
+};
+// The rows of a sharded residual that a rank has (proto/shm/layout.h).
+struct OwnedRows {
+  uint64_t first;
+  uint64_t count;
+};
+OwnedRows OwnedRowsOf(uint64_t tokens, const RankPlace& place);
+
 // QRD_INVALID_ARGUMENT names the argument, its value and the bound.
 qrd_status CheckRmsNorm(const void* input, qrd_dtype dtype, const qrd_rms_norm* norm,
-                        RmsNormCall* call);
+                        const RankPlace& place, RmsNormCall* call);
 
 // All of the descriptor but sequence and timeout_ms, which are 0.
 void FillDescriptor(const RmsNormCall& call, const RmsNormOperands& operands,

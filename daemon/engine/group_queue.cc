@@ -89,7 +89,7 @@ uint64_t GroupQueue::OnSubmission(uint32_t rank, const Submission& submission, u
   }
   absl::StatusOr<ValidatedDescriptor> descriptor = ValidateDescriptor(
       submission.descriptor, from_stream ? submission.descriptor.sequence : answer.sequence,
-      &channel(rank)->arenas());
+      rank, world_size(), &channel(rank)->arenas());
   if (!descriptor.ok()) {
     Refuse(operation, rank, descriptor.status(), now_ns);
     return UINT64_MAX;
@@ -155,6 +155,10 @@ absl::Status GroupQueue::MakePlan(Operation* operation) {
     params.epilogue = Epilogue::kRmsNorm;
     for (uint32_t rank = 0; rank < world_size(); ++rank) {
       AddRank(*operation->posts[rank].descriptor.rms_norm, rank, &params.rms_norm);
+    }
+    // A row's owner does its epilogue: there is no other algorithm.
+    if (params.rms_norm.residual_layout == ResidualLayout::kSharded) {
+      params.algorithm = operation->plan.algorithm = Algorithm::kTwoShot;
     }
   }
   operation->whole = spec_.device_group != nullptr;
@@ -249,7 +253,7 @@ void GroupQueue::CompleteRank(const Operation& operation, uint32_t rank, const A
   }
   if (failure.status == shm::Status::kOk) {
     const LaunchParams& p = operation.params;
-    record.wire_bytes = WireBytesSent(p.codec, p.algorithm, p.dtype, p.world_size, rank, p.count);
+    record.wire_bytes = WireBytesSent(p, rank);
     record.nonfinite_count = operation.nonfinite_count;
   }
   channel(rank)->Complete(answer.slot, record, failure.message, !operation.launched);
@@ -278,7 +282,7 @@ void GroupQueue::Count(const Operation& operation) {
     record.payload_bytes = p.count * DtypeBytes(p.dtype);
     for (uint32_t rank = 0; rank < p.world_size; ++rank) {
       record.wire_bytes +=
-          WireBytesSent(p.codec, p.algorithm, p.dtype, p.world_size, rank, p.count);
+          WireBytesSent(p, rank);
     }
     record.nonfinite_count = operation.nonfinite_count;
     counters.payload_bytes.fetch_add(record.payload_bytes, std::memory_order_relaxed);

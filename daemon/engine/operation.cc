@@ -34,40 +34,47 @@ constexpr struct {
 };
 
 // The same of operations with RMSNorm.
-using DescribeNorm = std::string (*)(const RmsNormParams&);
+// "": the rank has no say.
+using DescribeNorm = std::string (*)(const RmsNormOperands&);
 constexpr struct {
   const char* name;
   DescribeNorm value;
 } kNormFields[] = {
-    {"tokens", [](const RmsNormParams& n) { return absl::StrCat(n.tokens); }},
-    {"hidden", [](const RmsNormParams& n) { return absl::StrCat(n.hidden); }},
-    {"weight_dtype", [](const RmsNormParams& n) { return std::string(Name(n.weight_dtype)); }},
-    {"eps", [](const RmsNormParams& n) { return BitsText(n.eps); }},
-    {"divisor", [](const RmsNormParams& n) { return BitsText(n.divisor); }},
-    {"gemma", [](const RmsNormParams& n) { return absl::StrCat(n.gemma ? 1 : 0); }},
-    {"quant", [](const RmsNormParams& n) { return std::string(Name(n.quant)); }},
-    {"scale_group", [](const RmsNormParams& n) { return absl::StrCat(n.scale_group); }},
+    {"tokens", [](const RmsNormOperands& n) { return absl::StrCat(n.params.tokens); }},
+    {"hidden", [](const RmsNormOperands& n) { return absl::StrCat(n.params.hidden); }},
+    {"weight_dtype", [](const RmsNormOperands& n) { return std::string(Name(n.params.weight_dtype)); }},
+    {"eps", [](const RmsNormOperands& n) { return BitsText(n.params.eps); }},
+    {"divisor", [](const RmsNormOperands& n) { return BitsText(n.params.divisor); }},
+    {"gemma", [](const RmsNormOperands& n) { return absl::StrCat(n.params.gemma ? 1 : 0); }},
+    {"quant", [](const RmsNormOperands& n) { return std::string(Name(n.params.quant)); }},
+    {"scale_group", [](const RmsNormOperands& n) { return absl::StrCat(n.params.scale_group); }},
+    {"residual_layout",
+     [](const RmsNormOperands& n) { return std::string(Name(n.params.residual_layout)); }},
     {"residual",
-     [](const RmsNormParams& n) {
-       return std::string(n.residual[0] != nullptr ? "given" : "none");
+     [](const RmsNormOperands& n) {
+       if (!n.has_rows) return std::string();
+       return std::string(n.params.residual[0] != nullptr ? "given" : "none");
      }},
     {"mirror",
-     [](const RmsNormParams& n) { return std::string(n.mirror[0] != nullptr ? "given" : "none"); }},
+     [](const RmsNormOperands& n) { return std::string(n.params.mirror[0] != nullptr ? "given" : "none"); }},
 };
 
-bool SameNorm(const RmsNormParams& a, const RmsNormParams& b) {
+bool SameNorm(const RmsNormOperands& first, const RmsNormOperands& second) {
+  const RmsNormParams &a = first.params, &b = second.params;
+  const bool both_have_rows = first.has_rows && second.has_rows;
   return a.tokens == b.tokens && a.hidden == b.hidden && a.weight_dtype == b.weight_dtype &&
          std::bit_cast<uint32_t>(a.eps) == std::bit_cast<uint32_t>(b.eps) &&
          std::bit_cast<uint32_t>(a.divisor) == std::bit_cast<uint32_t>(b.divisor) &&
          a.gemma == b.gemma && a.quant == b.quant && a.scale_group == b.scale_group &&
-         (a.residual[0] == nullptr) == (b.residual[0] == nullptr) &&
+         a.residual_layout == b.residual_layout &&
+         (!both_have_rows || (a.residual[0] == nullptr) == (b.residual[0] == nullptr)) &&
          (a.mirror[0] == nullptr) == (b.mirror[0] == nullptr);
 }
 
 bool Same(const ValidatedDescriptor& a, const ValidatedDescriptor& b) {
   return a.kind == b.kind && a.dtype == b.dtype && a.op == b.op && a.count == b.count &&
          a.epilogue == b.epilogue &&
-         (a.rms_norm == nullptr || SameNorm(a.rms_norm->params, b.rms_norm->params));
+         (a.rms_norm == nullptr || SameNorm(*a.rms_norm, *b.rms_norm));
 }
 
 // Ranks by value; those outside the largest class differ, and all do if there is no largest one.
@@ -125,7 +132,8 @@ Failure CompareRanks(const Operation& operation, uint32_t rank_mask) {
     std::map<std::string, uint32_t> ranks_of_value;
     for (uint32_t rank = 0; rank < operation.posts.size(); ++rank) {
       if ((rank_mask >> rank & 1) == 0) continue;
-      ranks_of_value[value(operation.posts[rank].descriptor)] |= uint32_t{1} << rank;
+      const std::string text = value(operation.posts[rank].descriptor);
+      if (!text.empty()) ranks_of_value[text] |= uint32_t{1} << rank;
     }
     return ranks_of_value.size() > 1 ? DescribeDifference(operation, name, ranks_of_value)
                                      : Failure{};
@@ -136,7 +144,7 @@ Failure CompareRanks(const Operation& operation, uint32_t rank_mask) {
   }
   for (const auto& field : kNormFields) {
     Failure failure = difference(field.name, [&field](const ValidatedDescriptor& d) {
-      return field.value(d.rms_norm->params);
+      return field.value(*d.rms_norm);
     });
     if (failure.status != shm::Status::kOk) return failure;
   }

@@ -82,8 +82,8 @@ absl::StatusOr<ArenaTable::Pin> CheckTensor(const char* field, const shm::Tensor
 }
 
 absl::StatusOr<ValidatedDescriptor> ValidateDescriptor(const shm::Descriptor& d,
-                                                       uint64_t expected_sequence,
-                                                       ArenaTable* arenas) {
+                                                       uint64_t expected_sequence, uint32_t rank,
+                                                       uint32_t world_size, ArenaTable* arenas) {
   if (absl::Status status = CheckScalars(d, expected_sequence); !status.ok()) return status;
   ValidatedDescriptor v;
   v.kind = d.kind;
@@ -93,7 +93,8 @@ absl::StatusOr<ValidatedDescriptor> ValidateDescriptor(const shm::Descriptor& d,
   v.count = d.count;
   v.timeout_ms = d.timeout_ms;
   if (d.epilogue != 0) {
-    absl::StatusOr<std::unique_ptr<RmsNormOperands>> rms_norm = ReadRmsNorm(d, arenas);
+    absl::StatusOr<std::unique_ptr<RmsNormOperands>> rms_norm = 
+        ReadRmsNorm(d, rank, world_size, arenas);
     if (!rms_norm.ok()) return rms_norm.status();
     v.input = (*rms_norm)->input;
     v.rms_norm = *std::move(rms_norm);

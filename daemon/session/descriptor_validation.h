@@ -37,7 +37,7 @@ absl::StatusOr<ArenaTable::Pin> CheckTensor(const char* field, const shm::Tensor
 
 // INVALID_ARGUMENT or UNIMPLEMENTED, naming field, value and bound.
 absl::StatusOr<ValidatedDescriptor> ValidateDescriptor(const shm::Descriptor& descriptor,
-                                                       uint64_t expected_sequence,
-                                                       ArenaTable* arenas);
+                                                       uint64_t expected_sequence, uint32_t rank,
+                                                       uint32_t world_size, ArenaTable* arenas);
 
 }  // namespace qrd

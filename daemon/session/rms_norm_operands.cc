@@ -33,6 +33,10 @@ absl::Status CheckBytes(const shm::RmsNorm& n) {
   if (n.operands > (kHasResidual | kHasMirror)) {
     return Invalid("rms_norm.operands is %d: want 0 to 3", n.operands);
   }
+  if (n.residual_layout > static_cast<uint8_t>(ResidualLayout::kSharded)) {
+    return Invalid("rms_norm.residual_layout is %d: want 0 (full) or 1 (sharded)",
+                   n.residual_layout);
+  }
   for (size_t i = 0; i < sizeof(n.reserved); ++i) {
     if (n.reserved[i] != 0) return Invalid("rms_norm.reserved[%d] is %d: want 0", i, n.reserved[i]);
   }
@@ -40,8 +44,8 @@ absl::Status CheckBytes(const shm::RmsNorm& n) {
 }
 
 // The contract's checks speak of ranks; here there is one.
-absl::Status Check(const LaunchParams& params) {
-  const absl::Status status = ValidateRmsNorm(params);
+absl::Status Check(const LaunchParams& params, uint32_t rank, uint32_t world_size) {
+  const absl::Status status = ValidateRmsNormOfRank(params, rank, world_size);
   if (status.ok()) return status;
   return absl::Status(status.code(),
                       absl::StrReplaceAll(std::string(status.message()), {{"[0]", ""}}));
@@ -92,6 +96,7 @@ class Reader {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RmsNormOperands>> ReadRmsNorm(const shm::Descriptor& d,
+                                                             uint32_t rank, uint32_t world_size,
                                                              ArenaTable* arenas) {
   const shm::RmsNorm& from = d.rms_norm;
   if (absl::Status status = CheckBytes(from); !status.ok()) return status;
@@ -111,8 +116,9 @@ absl::StatusOr<std::unique_ptr<RmsNormOperands>> ReadRmsNorm(const shm::Descript
   n.quant = static_cast<Quant>(from.quant);
   n.scale_group = from.scale_group;
   n.divisor = std::bit_cast<float>(from.divisor_bits);
+  n.residual_layout = static_cast<ResidualLayout>(from.residual_layout);
   if (!HasShape(launch)) {
-    const absl::Status status = Check(launch);
+    const absl::Status status = Check(launch, rank, world_size);
     return status.ok() ? Invalid("rms_norm.tokens is %d: too large", n.tokens) : status;
   }
   const bool quant = n.quant != Quant::kNone;
@@ -120,12 +126,21 @@ absl::StatusOr<std::unique_ptr<RmsNormOperands>> ReadRmsNorm(const shm::Descript
   const uint64_t scales = n.scale_group == kScaleGroup
                               ? n.tokens * ((n.hidden + uint64_t{kScaleGroup} - 1) / kScaleGroup)
                               : n.tokens;
+  uint64_t residual_count = d.count;
+  if (n.residual_layout == ResidualLayout::kSharded) {
+    const RowRange rows = OwnedRows(n.tokens, world_size, rank);
+    residual_count = (rows.last - rows.first) * n.hidden;
+    operands->has_rows = residual_count != 0;
+  }
+  const bool has_rows = operands->has_rows;
   Reader reader(operands.get(), arenas);
   launch.inputs[0] = reader.Find("input", d.input, true, d.count, element_bytes);
-  n.residual[0] = reader.Find("residual", from.residual, (from.operands & kHasResidual) != 0,
-                              d.count, element_bytes);
+  n.residual[0] =
+      reader.Find("residual", from.residual, has_rows && (from.operands & kHasResidual) != 0,
+                  residual_count, element_bytes);
   n.weight[0] = reader.Find("weight", from.weight, true, n.hidden, DtypeBytes(n.weight_dtype));
-  n.residual_out[0] = reader.Find("residual_out", from.residual_out, true, d.count, element_bytes);
+  n.residual_out[0] = reader.Find("residual_out", from.residual_out, has_rows, residual_count,
+                                  element_bytes);
   n.out[0] = reader.Find("output", d.output, !quant, d.count, element_bytes);
   n.out8[0] = reinterpret_cast<uint8_t*>(reader.Find("out8", from.out8, quant, d.count, 1));
   n.scales[0] =
@@ -133,7 +148,7 @@ absl::StatusOr<std::unique_ptr<RmsNormOperands>> ReadRmsNorm(const shm::Descript
   n.mirror[0] =
       reader.Find("mirror", from.mirror, (from.operands & kHasMirror) != 0, d.count, element_bytes);
   if (!reader.status.ok()) return reader.status;
-  if (absl::Status status = Check(launch); !status.ok()) return status;
+  if (absl::Status status = Check(launch, rank, world_size); !status.ok()) return status;
   operands->input = launch.inputs[0];
   operands->params = n;
   return operands;

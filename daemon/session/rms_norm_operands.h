@@ -17,12 +17,14 @@ namespace qrd {
 struct RmsNormOperands {
   const void* input = nullptr;
   RmsNormParams params;  // tensors of this rank at index 0
+  bool has_rows = true;  // of residual and residual_out: false only with a sharded residual
   std::array<ArenaTable::Pin, 8> pins;
 };
 
 // `d` has epilogue 1, and scalars that were checked. INVALID_ARGUMENT names the field, its value
 // and the bound.
 absl::StatusOr<std::unique_ptr<RmsNormOperands>> ReadRmsNorm(const shm::Descriptor& d,
+                                                             uint32_t rank, uint32_t world_size,
                                                              ArenaTable* arenas);
 
 // Writes this rank's tensors to index `rank` of `to`, and of rank 0 everything else too.

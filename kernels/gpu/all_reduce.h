@@ -46,9 +46,9 @@ class AllReduce {
       exchange_.Acquire();
       if (span.elements != 0) {
         if (IsWhole(span)) {
-          SumDecoded<true>(span);
+          SumDecoded<true, false>(span);
         } else {
-          SumDecoded<false>(span);
+          SumDecoded<false, false>(span);
         }
         WaveBarrier();  // scratch is free
       }
@@ -61,16 +61,7 @@ class AllReduce {
 #pragma unroll 1
     for (uint32_t step = 0; step < args_.steps; ++step) {
       const uint64_t index = TileOfStep(step);
-#pragma unroll 1
-      for (uint32_t owner = NextRank(exchange_.rank()); owner != exchange_.rank();
-           owner = NextRank(owner)) {
-        const TileSpan span = OwnedTile(args_, owner, index);
-        if (span.elements == 0) continue;
-        const uint32_t bytes = EncodeInput(span);
-        WaveBarrier();
-        CopyTile<true>(scratch_, bytes, exchange_.Slot(owner, exchange_.rank(), wave_));
-        WaveBarrier();
-      }
+      SendToOwners([&](uint32_t owner) { return OwnedTile(args_, owner, index); });
       const TileSpan own = OwnedTile(args_, exchange_.rank(), index);
       PrefetchTile<kDtype>(Input(), own);
       epilogue_.Prefetch(own);
@@ -97,6 +88,30 @@ class AllReduce {
       exchange_.NextRound();
     }
     exchange_.Finish(non_finite_);
+  }
+
+  // Sharded rows: the first half of two_shot. An owner gets the tiles that its rows touch, whole,
+  // and keeps what is its own.
+  QRD_DEVICE void Scatter(const RmsNormArgs& norm) {
+#pragma unroll 1
+    for (uint32_t step = 0; step < args_.steps; ++step) {
+      const uint64_t index = TileOfStep(step);
+      SendToOwners([&](uint32_t owner) { return OwnedRowsTile(args_, norm, owner, index); });
+      const TileSpan own = OwnedRowsTile(args_, norm, exchange_.rank(), index);
+      PrefetchTile<kDtype>(Input(), own);
+      epilogue_.Prefetch(own);
+      if (!exchange_.Meet()) return;
+      exchange_.Acquire();
+      if (own.elements != 0) {
+        if (IsWhole(own)) {
+          SumDecoded<true, true>(own);
+        } else {
+          SumDecoded<false, true>(own);
+        }
+      }
+      exchange_.NextRound();
+    }
+    exchange_.FinishPart(non_finite_);
   }
 
  private:
@@ -130,6 +145,21 @@ class AllReduce {
   QRD_DEVICE uint32_t EncodeInput(const TileSpan& span) const {
     return IsWhole(span) ? EncodeTile<kCodec, kDtype, false, true>(Input(), span, scratch_)
                          : EncodeTile<kCodec, kDtype, false, false>(Input(), span, scratch_);
+  }
+
+  // tile_of(owner): encoded, to each other owner; it may be empty.
+  template <typename TileOf>
+  QRD_DEVICE void SendToOwners(TileOf tile_of) const {
+#pragma unroll 1
+    for (uint32_t owner = NextRank(exchange_.rank()); owner != exchange_.rank();
+         owner = NextRank(owner)) {
+      const TileSpan span = tile_of(owner);
+      if (span.elements == 0) continue;
+      const uint32_t bytes = EncodeInput(span);
+      WaveBarrier();
+      CopyTile<true>(scratch_, bytes, exchange_.Slot(owner, exchange_.rank(), wave_));
+      WaveBarrier();
+    }
   }
 
   // Sends the tile in scratch to every other rank.
@@ -174,8 +204,8 @@ class AllReduce {
     }
   }
 
-  // one_shot: all contributions, the own one from scratch.
-  template <bool kWhole>
+  // All contributions, the own one from scratch (one_shot) or, kExactOwn, as it is.
+  template <bool kWhole, bool kExactOwn>
   QRD_DEVICE void SumDecoded(const TileSpan& span) {
     using W = Walk<kWhole>;
     const uint32_t groups = kWhole ? Format::kGroups : Format::GroupsOf(span.elements);
@@ -187,9 +217,13 @@ class AllReduce {
       for (uint32_t i = 0; i < W::kStep; ++i) ClearSums(sums[i]);
 #pragma unroll 1
       for (uint32_t r = 0; r < args_.world_size; ++r) {
-        AddDecoded<kWhole>(
-            r == exchange_.rank() ? scratch_ : exchange_.Slot(exchange_.rank(), r, wave_), groups,
-            round, sums);
+        const bool is_own = r == exchange_.rank();
+        if (kExactOwn && is_own) {
+          AddInput<kWhole>(span, round, sums);
+        } else {
+          AddDecoded<kWhole>(is_own ? scratch_ : exchange_.Slot(exchange_.rank(), r, wave_), groups,
+                             round, sums);
+        }
       }
       Operand operands[W::kStep];
 #pragma unroll
@@ -201,8 +235,10 @@ class AllReduce {
         const uint32_t octet = W::OctetAt(round, i);
         FinishSums(args_, sums[i]);
         if constexpr (!kWhole) ClearTail(span, octet, sums[i]);
+        uint32_t non_finite = 0;
         epilogue_.template Store<kWhole>(exchange_.rank(), span, octet, operands[i],
-                                         RoundOctet<kDtype>(sums[i], &non_finite_));
+                                         RoundOctet<kDtype>(sums[i], &non_finite));
+        if (epilogue_.Owns(span, octet)) non_finite_ += non_finite;
       }
     }
   }

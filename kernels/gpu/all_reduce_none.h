@@ -65,8 +65,7 @@ class AllReduceNone {
         SumUnit<false>(span, own);
       }
       exchange_.NextRound();
-      epilogue_.template FinishTiles<kUnit<kDtype>>(
-          1, [&](uint32_t) { return RunOfTurn(unit - wave_, units); });
+      epilogue_.template FinishTiles<kUnit<kDtype>>(RunOfTurn(unit - wave_, units));
     }
     exchange_.Finish(exchange_.rank() == 0 ? non_finite_ : 0);
   }

@@ -32,6 +32,7 @@ class IdentityEpilogue {
 
   QRD_DEVICE IdentityEpilogue(const AllReduceArgs& args, uint32_t) : args_(args) {}
 
+  QRD_DEVICE bool Owns(const TileSpan&, uint32_t) const { return true; }
   QRD_DEVICE void Prefetch(const TileSpan&) const {}
   template <bool kWhole>
   QRD_DEVICE Operand Load(uint32_t, const TileSpan&, uint32_t) const {
@@ -42,8 +43,8 @@ class IdentityEpilogue {
                         const Octet<kDtype>& value) const {
     StoreTileOctet<kDtype, kWhole>(args_.outputs[rank], span, octet, value);
   }
-  template <uint32_t kUnit, typename RunOf>
-  QRD_DEVICE void FinishTiles(uint32_t, RunOf) const {}
+  template <uint32_t kUnit>
+  QRD_DEVICE void FinishTiles(const TileRun&) const {}
 
  private:
   const AllReduceArgs& args_;
@@ -60,6 +61,8 @@ class ResidualEpilogue {
       : args_(args), rank_(rank) {}
 
   QRD_DEVICE const RmsNormArgs& norm() const { return args_.norm; }
+  // Whether the rank counts the octet.
+  QRD_DEVICE bool Owns(const TileSpan&, uint32_t) const { return true; }
 
   QRD_DEVICE void Prefetch(const TileSpan& span) const {
     const void* residual = args_.norm.residual[rank_];
@@ -86,6 +89,38 @@ class ResidualEpilogue {
   const uint32_t rank_;
 };
 
+// The same of the rank's own rows of a sharded residual; what a tile has of others' is dropped.
+template <Dtype kDtype>
+class OwnRowsEpilogue : public ResidualEpilogue<kDtype> {
+ public:
+  using typename ResidualEpilogue<kDtype>::Operand;
+  QRD_DEVICE OwnRowsEpilogue(const RmsNormReduceArgs& args, uint32_t rank)
+      : ResidualEpilogue<kDtype>(args, rank), own_(OwnedElementsOf(args.norm, rank)) {}
+
+  QRD_DEVICE bool Owns(const TileSpan& span, uint32_t octet) const {
+    const uint64_t element = span.first + octet * kOctet;
+    return element >= own_.first && element < own_.last;
+  }
+  QRD_DEVICE void Prefetch(const TileSpan& span) const {
+    if (span.first >= own_.first && span.first + span.elements <= own_.last)
+      ResidualEpilogue<kDtype>::Prefetch(span);
+  }
+  template <bool kWhole>
+  QRD_DEVICE Operand Load(uint32_t rank, const TileSpan& span, uint32_t octet) const {
+    if (!Owns(span, octet)) return {};
+    return ResidualEpilogue<kDtype>::template Load<kWhole>(rank, span, octet);
+  }
+  template <bool kWhole>
+  QRD_DEVICE void Store(uint32_t rank, const TileSpan& span, uint32_t octet,
+                        const Operand& residual, const Octet<kDtype>& value) const {
+    if (!Owns(span, octet)) return;
+    ResidualEpilogue<kDtype>::template Store<kWhole>(rank, span, octet, residual, value);
+  }
+
+ private:
+  const ElementRange own_;
+};
+
 // And the rows that a block completes.
 template <Dtype kDtype>
 class RmsNormEpilogue : public ResidualEpilogue<kDtype> {
@@ -95,32 +130,29 @@ class RmsNormEpilogue : public ResidualEpilogue<kDtype> {
     if (ThreadIndex() == 0) Shared().count[0] = 0;
   }
 
-  // The block has brought the tiles run_of(0) to run_of(runs - 1) of its rank's residual_out, runs
-  // at most kWorldSizeMax.
-  template <uint32_t kUnit, typename RunOf>
-  QRD_DEVICE void FinishTiles(uint32_t runs, RunOf run_of) {
+  // The block has brought `run` of its rank's residual_out: at most a unit a wave.
+  template <uint32_t kUnit>
+  QRD_DEVICE void FinishTiles(const TileRun& run) {
     DrainStores();
     BlockBarrier();
     EpilogueShared& shared = Shared();
     turn_ ^= 1;
     // The other turn's count was last read before the barrier.
     if (ThreadIndex() == 0) shared.count[turn_] = 0;
-    const uint32_t run = ThreadIndex() / kGroupsOfRun;
-    if (run < runs) Arrive<kUnit>(run_of(run), ThreadIndex() % kGroupsOfRun);
+    if (ThreadIndex() < kGroupsOfRun) Arrive<kUnit>(run, ThreadIndex());
     BlockBarrier();
     AcquirePayload();
     RunGroups(shared.count[turn_ ^ 1]);
   }
 
  private:
-  // A run has the tiles of a block's waves, a group the elements of a tile at least.
-  static constexpr uint32_t kGroupsOfRun = kBlockThreads / kWorldSizeMax;
-  static_assert(kRowWaves + 2 <= kGroupsOfRun);
+  // That a run can touch: a group has the elements of a tile at least.
+  static constexpr uint32_t kGroupsOfRun = kRowWaves + 2;
 
   struct EpilogueShared {
     RowShared rows;
     uint32_t count[2];
-    uint32_t groups[2][kBlockThreads];  // that this block has completed
+    uint32_t groups[2][kGroupsOfRun];  // that this block has completed
   };
   static QRD_DEVICE EpilogueShared& Shared() { return BlockShared<EpilogueShared>(); }
 

@@ -51,13 +51,18 @@ class Exchange {
   // Call after Meet(), before payload is read.
   QRD_DEVICE void Acquire() const { AcquirePayload(); }
 
-  // The block is done: the next operation goes on from here. The last block of the rank reports.
-  QRD_DEVICE void Finish(uint32_t non_finite) const {
+  // The block is done: the next kernel goes on from here, of the same operation, which will report.
+  QRD_DEVICE void FinishPart(uint32_t non_finite) const {
     Control* control = args_.controls[rank_];
     if (non_finite != 0) AtomicAddDevice(&control->non_finite, non_finite);
     BlockBarrier();
+    if (ThreadIndex() == 0) control->epochs[block_] = epoch_ - 1;
+  }
+  // And the last block of the rank reports: the operation is done.
+  QRD_DEVICE void Finish(uint32_t non_finite) const {
+    FinishPart(non_finite);
     if (ThreadIndex() != 0) return;
-    control->epochs[block_] = epoch_ - 1;
+    Control* control = args_.controls[rank_];
     if (!ArriveDevice(&control->arrived, args_.blocks)) return;
     RankStatus& status = args_.status[rank_];
     status.non_finite = control->non_finite;

@@ -91,16 +91,20 @@ absl::Status LoadKernels(std::span<const int> devices) {
         }
         const RmsNormKernelTable* fused = RmsNormKernelsOf(codec, dtype);
         if (fused == nullptr) continue;
-        for (const void* kernel : {fused->one_shot, fused->two_shot}) {
+        for (const void* kernel : {fused->one_shot, fused->two_shot, fused->scatter}) {
+          if (kernel == nullptr) continue;
           status.Update(LoadKernel(kernel, true, codec, dtype));
         }
       }
     }
     for (const Dtype dtype : {Dtype::kFp16, Dtype::kBf16}) {
       const RowsKernelTable& rows = *RowsKernelsOf(dtype);
-      static_assert(sizeof(RowsKernelTable) == 3 * sizeof(void*));  // all of them
+      static_assert(sizeof(RowsKernelTable) == 5 * sizeof(void*));  // all of them
       for (const void* kernel : {rows.add_rms_norm, rows.norm, rows.quantize}) {
         status.Update(LoadKernel(kernel, false, Codec::kNone, dtype));
+      }
+      for (const void* kernel : {rows.owned_rows, rows.owned_sums}) {
+        status.Update(LoadKernel(kernel, true, Codec::kNone, dtype));
       }
     }
   }

@@ -232,10 +232,7 @@ absl::Status GpuCollective::LaunchRanks(const LaunchParams& params, uint32_t ran
   RmsNormReduceArgs args = {MakeArgs(params, result_slot), {}};
   if (params.epilogue == Epilogue::kRmsNorm) {
     args.norm = MakeRmsNormArgs(params.rms_norm, params.world_size);
-    if (params.codec == Codec::kNone && params.algorithm == Algorithm::kTwoShot &&
-        args.reduce.direct) {
-      PlanRows(blocks_[static_cast<size_t>(params.codec)], &args);
-    }
+    PlanRows(params.codec, params.algorithm, blocks_[static_cast<size_t>(params.codec)], &args);
   }
   for (size_t i = 0; i < devices_.size(); ++i) {
     args.reduce.local_count = 0;
@@ -253,6 +250,33 @@ absl::Status GpuCollective::LaunchRanks(const LaunchParams& params, uint32_t ran
   return absl::OkStatus();
 }
 
+namespace {
+
+// Cooperative: all blocks are on the device at once, or none.
+hipError_t LaunchCollective(const void* kernel, const AllReduceArgs& args, void** arguments,
+                            hipStream_t stream) {
+  return hipLaunchCooperativeKernel(kernel, dim3(args.blocks * args.local_count),
+                                    dim3(kBlockThreads), arguments, 0, stream);
+}
+
+}  // namespace
+
+absl::Status GpuCollective::LaunchSharded(const LaunchParams& params, RmsNormReduceArgs args,
+                                          hipStream_t stream) const {
+  const RowsKernelTable* rows = RowsKernelsOf(params.dtype);
+  void* arguments[] = {&args};
+  const bool scatters = params.codec != Codec::kNone;
+  if (scatters) {
+    PlanScatter(waves_, blocks_[static_cast<size_t>(params.codec)], &args);
+    const void* scatter = RmsNormKernelsOf(params.codec, params.dtype)->scatter;
+    QRD_RETURN_IF_RUNTIME_ERROR(LaunchCollective(scatter, args.reduce, arguments, stream));
+  }
+  PlanOwnedRows(blocks_[static_cast<size_t>(Codec::kNone)], &args);
+  return FromRuntime(LaunchCollective(scatters ? rows->owned_rows : rows->owned_sums, args.reduce,
+                                      arguments, stream),
+                     "hipLaunchCooperativeKernel");
+}
+
 absl::Status GpuCollective::LaunchOnDevice(const LaunchParams& params, RmsNormReduceArgs* args,
                                            hipStream_t stream) const {
   const bool has_norm = params.epilogue == Epilogue::kRmsNorm;
@@ -264,6 +288,9 @@ absl::Status GpuCollective::LaunchOnDevice(const LaunchParams& params, RmsNormRe
         hipMemcpyAsync(params.outputs[0], params.inputs[0], params.count * DtypeBytes(params.dtype),
                        hipMemcpyDeviceToDevice, stream),
         "hipMemcpyAsync");
+  }
+  if (has_norm && params.rms_norm.residual_layout == ResidualLayout::kSharded) {
+    return LaunchSharded(params, *args, stream);
   }
   const bool one_shot = params.algorithm == Algorithm::kOneShot;
   const void* kernel = nullptr;
@@ -277,10 +304,7 @@ absl::Status GpuCollective::LaunchOnDevice(const LaunchParams& params, RmsNormRe
     kernel = one_shot ? kernels->one_shot : kernels->two_shot;
     arguments[0] = &args->reduce;
   }
-  // Cooperative: all blocks are on the device at once, or none.
-  QRD_RETURN_IF_RUNTIME_ERROR(
-      hipLaunchCooperativeKernel(kernel, dim3(args->reduce.blocks * args->reduce.local_count),
-                                 dim3(kBlockThreads), arguments, 0, stream));
+  QRD_RETURN_IF_RUNTIME_ERROR(LaunchCollective(kernel, args->reduce, arguments, stream));
   if (!has_norm || IsOneKernel(params.codec, params.algorithm, args->reduce)) {
     return absl::OkStatus();
   }

@@ -87,6 +87,8 @@ class GpuCollective {
   AllReduceArgs MakeArgs(const LaunchParams& params, uint32_t result_slot) const;
   absl::Status LaunchOnDevice(const LaunchParams& params, RmsNormReduceArgs* args,
                               hipStream_t stream) const;
+  absl::Status LaunchSharded(const LaunchParams& params, RmsNormReduceArgs args,
+                             hipStream_t stream) const;
   std::vector<uint32_t> RanksOn(size_t device_index) const;
 
   Options options_;

@@ -16,7 +16,8 @@
 // Rows. A norm takes a row when all its elements are there. Codec none, one_shot: the rows are cut
 // into groups, and whoever brings the last tile that touches a group takes its rows; the counters
 // are the rank's own and are back at 0 when the operation ends, so graphs replay. two_shot on one
-// device: blocks reduce whole rows (reduce_rows.h). All others: a kernel of rows follows.
+// device: blocks reduce whole rows (reduce_rows.h). All others: a kernel of rows follows. A sharded
+// residual: owned_rows.h.
 //
 // Thread safety: plain data. Ownership: kernels/gpu/gpu_collective.h owns all of it.
 #pragma once
@@ -88,6 +89,7 @@ struct AllReduceArgs {
 
 // RmsNormParams for kernels.
 struct RmsNormArgs {
+  // Sharded: where row 0 would be, so that an element has the same offset in every tensor.
   const void* residual[kWorldSizeMax];  // null: +0
   const void* weight[kWorldSizeMax];
   void* residual_out[kWorldSizeMax];
@@ -98,6 +100,9 @@ struct RmsNormArgs {
   uint32_t hidden;
   uint32_t rows_per_group;
   uint32_t rank_parts;  // reduce_rows.h: blocks that share a row
+  uint32_t world_size;
+  uint32_t rows_extra;  // sharded: ranks that own one more than
+  uint64_t rows_each;   // so many
   float eps;
   float gain_bias;  // added to the weight: 1, or -0, which changes nothing
   float divisor;
@@ -143,12 +148,15 @@ struct KernelTable {
 struct RmsNormKernelTable {
   const void* one_shot;
   const void* two_shot;
+  const void* scatter;  // sharded, with a codec: residual_out of the own rows; owned_rows follows
 };
-// RowsArgs by value.
+// RowsArgs by value; the last two: RmsNormReduceArgs.
 struct RowsKernelTable {
   const void* add_rms_norm;  // residual, norm and, if args say so, quantization
   const void* norm;          // the same of residual_out, which has the sum with the residual
   const void* quantize;      // of `normed`
+  const void* owned_rows;    // sharded: the norm of residual_out, to all ranks
+  const void* owned_sums;    // sharded, without a codec: sum, residual and norm
 };
 
 // nullptr for a combination that was not built.

@@ -11,6 +11,7 @@
 #include "kernels/gpu/device.h"
 #include "kernels/gpu/epilogue.h"
 #include "kernels/gpu/kernel_args.h"
+#include "kernels/gpu/owned_rows.h"
 
 namespace qrd::gpu {
 
@@ -41,6 +42,12 @@ struct Entry {
       RunWith<kOneShot, RmsNormEpilogue<kDtype>>(args);
     } else {
       RunWith<kOneShot, ResidualEpilogue<kDtype>>(args);
+    }
+  }
+  static QRD_DEVICE void RunScatter(const RmsNormReduceArgs& args) {
+    if constexpr (!kNone) {
+      AllReduce<kCodec, kDtype, OwnRowsEpilogue<kDtype>> run(args);
+      run.Scatter(args.norm);
     }
   }
   template <bool kFromFloats>
@@ -82,6 +89,22 @@ QRD_KERNEL(kBlockThreads, BlocksPerProcessor(kCodec))
 TwoShotRmsNormKernel(const RmsNormReduceArgs args) {
   Entry<kCodec, kDtype>::template RunRmsNorm<false>(args);
 }
+template <Codec kCodec, Dtype kDtype>
+QRD_KERNEL(kBlockThreads, BlocksPerProcessor(kCodec))
+ScatterKernel(const RmsNormReduceArgs args) {
+  Entry<kCodec, kDtype>::RunScatter(args);
+}
+template <Dtype kDtype, bool kSums>
+QRD_KERNEL(kBlockThreads, BlocksPerProcessor(Codec::kNone))
+OwnedRowsKernel(const RmsNormReduceArgs args) {
+  RunOwnedRows<kDtype, kSums>(args);
+}
+// Null where the rows' owners read the inputs themselves.
+template <Codec kCodec, Dtype kDtype>
+const void* ScatterOf() {
+  if constexpr (kCodec == Codec::kNone) return nullptr;
+  return reinterpret_cast<const void*>(&ScatterKernel<kCodec, kDtype>);
+}
 template <Dtype kDtype, RowSource kSource>
 QRD_KERNEL(kBlockThreads, kRowsBlocks)
 RowsKernel(const RowsArgs args) {
@@ -112,7 +135,8 @@ const RowsKernelTable& RowsTableOf();
   const RmsNormKernelTable& RmsNormTableOf<Codec::codec, Dtype::dtype>() {                 \
     static const RmsNormKernelTable table = {                                              \
         reinterpret_cast<const void*>(&OneShotRmsNormKernel<Codec::codec, Dtype::dtype>),  \
-        reinterpret_cast<const void*>(&TwoShotRmsNormKernel<Codec::codec, Dtype::dtype>)}; \
+        reinterpret_cast<const void*>(&TwoShotRmsNormKernel<Codec::codec, Dtype::dtype>),  \
+        ScatterOf<Codec::codec, Dtype::dtype>()};                                          \
     return table;                                                                          \
   }
 #define QRD_GPU_ROWS_INSTANCE(dtype)                                                   \
@@ -121,7 +145,9 @@ const RowsKernelTable& RowsTableOf();
     static const RowsKernelTable table = {                                             \
         reinterpret_cast<const void*>(&RowsKernel<Dtype::dtype, RowSource::kReduced>), \
         reinterpret_cast<const void*>(&RowsKernel<Dtype::dtype, RowSource::kStored>),  \
-        reinterpret_cast<const void*>(&RowsKernel<Dtype::dtype, RowSource::kNormed>)}; \
+        reinterpret_cast<const void*>(&RowsKernel<Dtype::dtype, RowSource::kNormed>),  \
+        reinterpret_cast<const void*>(&OwnedRowsKernel<Dtype::dtype, false>),          \
+        reinterpret_cast<const void*>(&OwnedRowsKernel<Dtype::dtype, true>)};          \
     return table;                                                                      \
   }
 // NOLINTEND(cppcoreguidelines-macro-usage)

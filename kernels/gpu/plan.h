@@ -33,13 +33,23 @@ inline void PlanSteps(Codec codec, Algorithm algorithm, Dtype dtype, uint32_t wa
   args->steps = static_cast<uint32_t>((turns + per_step - 1) / per_step);
 }
 
+// An address in front of a tensor; null stays null.
+template <typename T>
+T* Before(T* tensor, uint64_t bytes) {
+  const auto address = reinterpret_cast<uintptr_t>(tensor);
+  return tensor == nullptr ? nullptr : reinterpret_cast<T*>(address - bytes);
+}
+
 // Of validated parameters.
 inline RmsNormArgs MakeRmsNormArgs(const RmsNormParams& params, uint32_t world_size) {
   RmsNormArgs args = {};
+  const bool sharded = params.residual_layout == ResidualLayout::kSharded;
   for (uint32_t r = 0; r < world_size; ++r) {
-    args.residual[r] = params.residual[r];
+    const uint64_t first = sharded ? OwnedRows(params.tokens, world_size, r).first : 0;
+    const uint64_t before = first * params.hidden * DtypeBytes(Dtype::kBf16);
+    args.residual[r] = Before(params.residual[r], before);
     args.weight[r] = params.weight[r];
-    args.residual_out[r] = params.residual_out[r];
+    args.residual_out[r] = Before(params.residual_out[r], before);
     args.normed[r] = params.quant == Quant::kNone ? params.out[r] : params.mirror[r];
     args.out8[r] = params.out8[r];
     args.scales[r] = params.scales[r];
@@ -51,6 +61,9 @@ inline RmsNormArgs MakeRmsNormArgs(const RmsNormParams& params, uint32_t world_s
       std::max<uint64_t>((params.tokens + kRowGroupsMax - 1) / kRowGroupsMax,
                          (kTileElements + params.hidden - 1) / params.hidden));
   args.rank_parts = 1;
+  args.world_size = world_size;
+  args.rows_each = params.tokens / world_size;
+  args.rows_extra = static_cast<uint32_t>(params.tokens % world_size);
   args.eps = params.eps;
   args.gain_bias = params.gemma ? 1.0f : -0.0f;
   args.divisor = params.divisor != 0 ? params.divisor : QuantMax(params.quant);
@@ -65,10 +78,12 @@ inline bool IsOneKernel(Codec codec, Algorithm algorithm, const AllReduceArgs& a
   return codec == Codec::kNone && (algorithm == Algorithm::kOneShot || args.direct);
 }
 
-// Blocks take rows (reduce_rows.h): codec none, two_shot, direct. Overrides the blocks of
-// PlanSteps.
-inline void PlanRows(uint32_t blocks_max, RmsNormReduceArgs* args) {
+// Codec none, two_shot, direct: blocks take rows (reduce_rows.h), and this overrides the blocks of
+// PlanSteps. Changes nothing else.
+inline void PlanRows(Codec codec, Algorithm algorithm, uint32_t blocks_max,
+                     RmsNormReduceArgs* args) {
   AllReduceArgs& reduce = args->reduce;
+  if (codec != Codec::kNone || algorithm != Algorithm::kTwoShot || !reduce.direct) return;
   // A row that is written over the inputs is read by one block only.
   bool over_input = false;
   for (uint32_t r = 0; r < reduce.world_size; ++r) {
@@ -82,6 +97,29 @@ inline void PlanRows(uint32_t blocks_max, RmsNormReduceArgs* args) {
   const uint64_t items = args->norm.tokens * args->norm.rank_parts;
   reduce.blocks = static_cast<uint32_t>(
       std::clamp<uint64_t>((items + reduce.world_size - 1) / reduce.world_size, 1, blocks_max));
+}
+
+// Sharded: the blocks and steps that bring the tiles of each owner's rows (AllReduce::Scatter).
+inline void PlanScatter(uint32_t waves, uint32_t blocks_max, RmsNormReduceArgs* args) {
+  uint64_t tiles_most = 1;
+  for (uint32_t owner = 0; owner < args->reduce.world_size; ++owner) {
+    const RowRange rows = OwnedRows(args->norm.tokens, args->reduce.world_size, owner);
+    if (rows.first == rows.last) continue;
+    tiles_most = std::max(tiles_most, TileCount(rows.last * args->norm.hidden) -
+                                          rows.first * args->norm.hidden / kTileElements);
+  }
+  args->reduce.blocks =
+      static_cast<uint32_t>(std::clamp<uint64_t>((tiles_most + waves - 1) / waves, 1, blocks_max));
+  const uint64_t per_step = uint64_t{args->reduce.blocks} * waves;
+  args->reduce.steps = static_cast<uint32_t>((tiles_most + per_step - 1) / per_step);
+}
+// Sharded: the blocks that take each owner's rows (owned_rows.h), two at a time once there are
+// enough for all blocks.
+inline void PlanOwnedRows(uint32_t blocks_max, RmsNormReduceArgs* args) {
+  const uint64_t rows = OwnedRows(args->norm.tokens, args->reduce.world_size, 0).last;
+  args->norm.rows_per_group = rows > blocks_max ? 2 : 1;
+  const uint64_t passes = (rows + args->norm.rows_per_group - 1) / args->norm.rows_per_group;
+  args->reduce.blocks = static_cast<uint32_t>(std::clamp<uint64_t>(passes, 1, blocks_max));
 }
 
 }  // namespace qrd::gpu

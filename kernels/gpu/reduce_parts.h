@@ -33,6 +33,14 @@ QRD_DEVICE TileSpan OwnedTile(const AllReduceArgs& args, uint32_t owner, uint64_
   const TileRun run = OwnedRun(args, owner, index, 1);
   return run.tiles == 0 ? TileSpan{0, 0} : SpanOf(run.first, args.count);
 }
+// Tile `index` of those that the rows of `owner` touch; empty if they touch fewer.
+QRD_DEVICE TileSpan OwnedRowsTile(const AllReduceArgs& args, const RmsNormArgs& norm,
+                                  uint32_t owner, uint64_t index) {
+  const ElementRange rows = OwnedElementsOf(norm, owner);
+  const uint64_t tile = rows.first / kTile + index;
+  return rows.first == rows.last || tile * kTile >= rows.last ? TileSpan{0, 0}
+                                                              : SpanOf(tile, args.count);
+}
 // The tiles or units of a block in one turn of one_shot, of `units`.
 QRD_DEVICE TileRun RunOfTurn(uint64_t first, uint64_t units) {
   if (first >= units) return {0, 0};

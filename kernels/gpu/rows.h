@@ -32,6 +32,16 @@ struct RowShared {
   uint32_t maxima[2][kRowWaves];  // of the first row below, of the second above
 };
 
+// The rows that rank `owner` has of a sharded residual, as elements.
+struct ElementRange {
+  uint64_t first, last;
+};
+QRD_DEVICE ElementRange OwnedElementsOf(const RmsNormArgs& norm, uint32_t owner) {
+  const bool has_extra = owner < norm.rows_extra;
+  const uint64_t first = norm.rows_each * owner + (has_extra ? owner : norm.rows_extra);
+  return {first * norm.hidden, (first + norm.rows_each + (has_extra ? 1 : 0)) * norm.hidden};
+}
+
 // Where the values of a row come from.
 enum class RowSource {
   kStored,   // residual_out has the sum with the residual
@@ -39,7 +49,8 @@ enum class RowSource {
   kNormed,   // the norm is there: FP8 only
 };
 
-template <Dtype kDtype>
+// kToAll: the rank's results go to all ranks; a pass has rows of one rank.
+template <Dtype kDtype, bool kToAll = false>
 class Rows {
  public:
   QRD_DEVICE Rows(const RmsNormArgs& args, uint32_t rank, RowShared& shared)
@@ -73,6 +84,27 @@ class Rows {
   QRD_DEVICE void Sum(const AllReduceArgs& reduce, uint64_t row, Octet<kDtype> (&sum)[kSlots],
                       uint32_t* non_finite) {
     first_ = row * args_.hidden;
+    SumSlots<kSlots>(reduce, sum, non_finite);
+  }
+
+  // Sums and what follows them, of a pass as Run() has it.
+  QRD_DEVICE void RunSums(const AllReduceArgs& reduce, uint64_t first, uint64_t second,
+                          bool has_second, uint32_t* non_finite) {
+    first_ = first * args_.hidden;
+    second_ = second * args_.hidden;
+    has_second_ = has_second;
+    set_ ^= 1;
+    Octet<kDtype> x[kRowSlots];
+    SumSlots<kRowSlots>(reduce, x, non_finite);
+    AddResidual(x);
+    Normalize(x);
+    Quantize(first, second, x);
+  }
+
+ private:
+  template <uint32_t kSlots>
+  QRD_DEVICE void SumSlots(const AllReduceArgs& reduce, Octet<kDtype> (&sum)[kSlots],
+                           uint32_t* non_finite) const {
 #pragma unroll
     for (uint32_t half = 0; half < kSlots; half += kHalf) {
       Floats sums[kHalf];
@@ -99,6 +131,7 @@ class Rows {
     }
   }
 
+ public:
   // The inputs of a row that comes next, to the cache.
   QRD_DEVICE void PrefetchInputs(const AllReduceArgs& reduce, uint64_t row) const {
     PrefetchRow(reduce.inputs, reduce.world_size, row);
@@ -300,8 +333,24 @@ class Rows {
     for (uint32_t j = 0; j < kOctet; ++j) y.v[j] = (y.v[j] * rstd) * gain.v[j];
     uint32_t ignored = 0;
     x = RoundOctet<kDtype>(y, &ignored);
-    void* normed = args_.normed[RankOf(slot)];
-    if (normed != nullptr) StoreOctetKept<kDtype>(normed, ElementOf(slot), x);
+    ForEachTarget(slot, [&](uint32_t rank) {
+      void* normed = args_.normed[rank];
+      if (normed != nullptr) StoreOctetKept<kDtype>(normed, ElementOf(slot), x);
+    });
+  }
+  // Calls store(rank) for those that get the results of a slot. Owners start with different ones,
+  // so that they use different links.
+  template <typename StoreTo>
+  QRD_DEVICE void ForEachTarget(uint32_t slot, StoreTo store) const {
+    if constexpr (kToAll) {
+#pragma unroll 1
+      for (uint32_t i = 0, rank = first_rank_; i < args_.world_size; ++i) {
+        store(rank);
+        rank = rank + 1 == args_.world_size ? 0 : rank + 1;
+      }
+    } else {
+      store(RankOf(slot));
+    }
   }
 
   QRD_DEVICE void Quantize(uint64_t first_row, uint64_t second_row,
@@ -337,7 +386,9 @@ class Rows {
     uint32_t low, high;
     EncodeFp8(args_.quant, y, &low, &high);
     if (is_poisoned) low = high = Fp8NanWord(args_.quant);
-    StoreOnce8(args_.out8[RankOf(slot)] + ElementOf(slot), low, high);
+    ForEachTarget(slot, [&](uint32_t rank) {
+      StoreOnce8(args_.out8[rank] + ElementOf(slot), low, high);
+    });
   }
 
   QRD_DEVICE void QuantizeRows(uint64_t first_row, uint64_t second_row,
@@ -366,7 +417,9 @@ class Rows {
   QRD_DEVICE void QuantizeHalf(uint32_t top, uint64_t row, bool has_scale,
                                const Octet<kDtype> (&x)[kRowSlots]) const {
     const Scaling scaling = ScalingOf(top);
-    if (ThreadIndex() == 0 && has_scale) args_.scales[RankOf(kFirstSlot)][row] = scaling.scale;
+    if (ThreadIndex() == 0 && has_scale) {
+      ForEachTarget(kFirstSlot, [&](uint32_t rank) { args_.scales[rank][row] = scaling.scale; });
+    }
     const Divider divider(scaling.scale);
 #pragma unroll
     for (uint32_t s = kFirstSlot; s < kFirstSlot + kHalf; ++s) {
@@ -387,7 +440,9 @@ class Rows {
       const uint32_t octet = OctetOf(s);
       if (octet % kLanes == 0) {
         const uint64_t row = s < kHalf || is_wide_ ? first_row : second_row;
-        args_.scales[RankOf(s)][row * row_groups + octet / kLanes] = scaling.scale;
+        ForEachTarget(s, [&](uint32_t rank) {
+          args_.scales[rank][row * row_groups + octet / kLanes] = scaling.scale;
+        });
       }
       StoreCodes(s, x[s], Divider(scaling.scale), scaling.is_poisoned);
     }

@@ -103,7 +103,10 @@ struct RmsNorm {
   uint8_t gemma;          // 0, 1
   uint8_t weight_dtype;   // enum Dtype
   uint8_t operands;       // bit 0: residual, bit 1: mirror
-  uint8_t reserved[60];   // must be 0
+  // 0 full; 1 sharded: residual and residual_out have the rows of the session's rank only, tokens /
+  // world_size and one more on the first tokens % world_size ranks; all 0 on a rank without rows.
+  uint8_t residual_layout;
+  uint8_t reserved[59];  // must be 0
 };
 static_assert(sizeof(RmsNorm) == 184);
 

@@ -48,9 +48,10 @@ class EmulatedCommunicator {
         MakeArgs(codec, algorithm, dtype, ReduceOp::kSum, norm.tokens * norm.hidden, inputs, {},
                  std::move(present)),
         gpu::MakeRmsNormArgs(norm, world_size_)};
-    if (codec == Codec::kNone && algorithm == Algorithm::kTwoShot && direct) {
-      gpu::PlanRows(blocks_, &args);
+    if (norm.residual_layout == ResidualLayout::kSharded) {
+      return RunSharded(codec, dtype, args);
     }
+    gpu::PlanRows(codec, algorithm, blocks_, &args);
     const gpu::EmulatedRmsNormKernels& kernels = *gpu::EmulatedRmsNormKernelsOf(codec, dtype);
     (algorithm == Algorithm::kOneShot ? kernels.one_shot : kernels.two_shot)(args);
     if (gpu::IsOneKernel(codec, algorithm, args.reduce)) return;
@@ -76,6 +77,15 @@ class EmulatedCommunicator {
   bool direct = true;  // as if all ranks were on one device
 
  private:
+  void RunSharded(Codec codec, Dtype dtype, gpu::RmsNormReduceArgs args) {
+    const gpu::EmulatedRowsKernels& rows = *gpu::EmulatedRowsKernelsOf(dtype);
+    if (codec != Codec::kNone) {
+      gpu::PlanScatter(waves(), blocks_, &args);
+      gpu::EmulatedRmsNormKernelsOf(codec, dtype)->scatter(args);
+    }
+    gpu::PlanOwnedRows(blocks_, &args);
+    (codec != Codec::kNone ? rows.owned_rows : rows.owned_sums)(args);
+  }
   static uint32_t waves() { return gpu::kBlockThreads / gpu::EmulatedWaveLanes(); }
 
   gpu::AllReduceArgs MakeArgs(Codec codec, Algorithm algorithm, Dtype dtype, ReduceOp op,

@@ -42,7 +42,11 @@ struct EmulatedRmsNorm {
     RunEmulated(args.reduce.blocks * args.reduce.local_count, kBlockThreads,
                 [&] { Entry<kCodec, kDtype>::template RunRmsNorm<kOneShot>(args); });
   }
-  static constexpr EmulatedRmsNormKernels kKernels = {Run<true>, Run<false>};
+  static void Scatter(const RmsNormReduceArgs& args) {
+    RunEmulated(args.reduce.blocks * args.reduce.local_count, kBlockThreads,
+                [&] { Entry<kCodec, kDtype>::RunScatter(args); });
+  }
+  static constexpr EmulatedRmsNormKernels kKernels = {Run<true>, Run<false>, Scatter};
 };
 
 inline constexpr uint32_t kEmulatedRowsBlocks = 2;  // of a rank
@@ -53,8 +57,15 @@ struct EmulatedRows {
     RunEmulated(kEmulatedRowsBlocks * args.local_count, kBlockThreads,
                 [&] { RunRows<kDtype, kSource>(args); });
   }
-  static constexpr EmulatedRowsKernels kKernels = {
-      Run<RowSource::kReduced>, Run<RowSource::kStored>, Run<RowSource::kNormed>};
+  template <bool kSums>
+  static void RunOwned(const RmsNormReduceArgs& args) {
+    RunEmulated(args.reduce.blocks * args.reduce.local_count, kBlockThreads,
+                [&] { RunOwnedRows<kDtype, kSums>(args); });
+  }
+  static constexpr EmulatedRowsKernels kKernels = {Run<RowSource::kReduced>,
+                                                   Run<RowSource::kStored>,
+                                                   Run<RowSource::kNormed>, RunOwned<false>,
+                                                   RunOwned<true>};
 };
 
 template <Codec kCodec>

@@ -23,11 +23,14 @@ const EmulatedKernels& EmulatedKernelsOf(Codec codec, Dtype dtype);
 struct EmulatedRmsNormKernels {
   void (*one_shot)(const RmsNormReduceArgs&);
   void (*two_shot)(const RmsNormReduceArgs&);
+  void (*scatter)(const RmsNormReduceArgs&);
 };
 struct EmulatedRowsKernels {
   void (*add_rms_norm)(const RowsArgs&);
   void (*norm)(const RowsArgs&);
   void (*quantize)(const RowsArgs&);
+  void (*owned_rows)(const RmsNormReduceArgs&);
+  void (*owned_sums)(const RmsNormReduceArgs&);
 };
 // Null: not in this build of the kernels, or not a 16-bit dtype.
 const EmulatedRmsNormKernels* EmulatedRmsNormKernelsOf(Codec codec, Dtype dtype);

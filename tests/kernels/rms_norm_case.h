@@ -43,7 +43,13 @@ struct RmsNormShape {
   bool residual_in_place = false;  // residual_out is residual
   bool output_in_place = false;    // out or mirror is the input
   uint64_t offset_bytes = 0;       // of every tensor from a cache line; a multiple of 16
+  ResidualLayout residual_layout = ResidualLayout::kFull;
 
+  // The rows of residual and residual_out that a rank has.
+  RowRange ResidualRows(uint32_t rank) const {
+    return residual_layout == ResidualLayout::kFull ? RowRange{0, tokens}
+                                                    : OwnedRows(tokens, world_size, rank);
+  }
   uint64_t Count() const { return tokens * hidden; }
   uint64_t Groups() const {
     return scale_group == 0 ? 1 : (hidden + scale_group - 1) / scale_group;
@@ -55,12 +61,13 @@ struct RmsNormShape {
                << " quant " << Name(s.quant) << " scale_group " << s.scale_group << " divisor "
                << s.divisor << " mirror " << s.mirror << " has_residual " << s.has_residual
                << " residual_in_place " << s.residual_in_place << " output_in_place "
-               << s.output_in_place << " offset_bytes " << s.offset_bytes;
+               << s.output_in_place << " offset_bytes " << s.offset_bytes << " residual_layout "
+               << Name(s.residual_layout);
   }
 };
 
 // Contents of the operands. residuals and weights have one tensor for all ranks, or one for each;
-// residuals may be empty.
+// residuals may be empty, and have all rows.
 struct RmsNormTensors {
   std::vector<Bytes> inputs;
   std::vector<Bytes> residuals;
@@ -137,7 +144,7 @@ class RmsNormCase {
             << "input of rank " << r << " of " << shape_;
       }
       if (shape_.has_residual && !shape_.residual_in_place) {
-        EXPECT_TRUE(residuals_[r]->Get() == OfRank(originals_.residuals, r)) << shape_;
+        EXPECT_TRUE(residuals_[r]->Get() == ResidualOf(originals_, r)) << shape_;
       }
     }
   }
@@ -149,6 +156,13 @@ class RmsNormCase {
 
   static const Bytes& OfRank(const std::vector<Bytes>& tensors, uint32_t rank) {
     return tensors.size() == 1 ? tensors[0] : tensors[rank];
+  }
+  Bytes ResidualOf(const RmsNormTensors& tensors, uint32_t rank) const {
+    const Bytes& all = OfRank(tensors.residuals, rank);
+    const RowRange rows = shape_.ResidualRows(rank);
+    const uint64_t row_bytes = shape_.hidden * DtypeBytes(shape_.dtype);
+    return {all.begin() + static_cast<ptrdiff_t>(rows.first * row_bytes),
+            all.begin() + static_cast<ptrdiff_t>(rows.last * row_bytes)};
   }
   std::shared_ptr<GuardedTensor> New(uint64_t bytes) {
     all_.push_back(std::make_shared<GuardedTensor>(bytes, shape_.offset_bytes));
@@ -171,6 +185,7 @@ class RmsNormCase {
     p.quant = shape_.quant;
     p.scale_group = shape_.scale_group;
     p.divisor = shape_.divisor;
+    p.residual_layout = shape_.residual_layout;
   }
 
   void AddRank(uint32_t r, const RmsNormTensors& tensors) {
@@ -184,13 +199,17 @@ class RmsNormCase {
     weights_[r]->Set(weight);
     p.weight[r] = weights_[r]->data();
     Outputs o;
+    const RowRange rows = shape_.ResidualRows(r);
+    const uint64_t residual_bytes =
+        (rows.last - rows.first) * shape_.hidden * DtypeBytes(shape_.dtype);
     if (shape_.has_residual) {
-      residuals_.push_back(New(bytes));
-      residuals_[r]->Set(OfRank(tensors.residuals, r));
+      residuals_.push_back(New(residual_bytes));
+      residuals_[r]->Set(ResidualOf(tensors, r));
       p.residual[r] = residuals_[r]->data();
     }
-    o.residual_out = shape_.residual_in_place ? residuals_[r] : New(bytes);
+    o.residual_out = shape_.residual_in_place ? residuals_[r] : New(residual_bytes);
     p.residual_out[r] = o.residual_out->data();
+    if (residual_bytes == 0) p.residual[r] = p.residual_out[r] = nullptr;
     const auto output = [&] { return shape_.output_in_place ? inputs_[r] : New(bytes); };
     if (shape_.quant == Quant::kNone) {
       o.out = output();

@@ -288,6 +288,32 @@ TEST_F(ValidateEpilogueTest, OverlapOfTheOtherOutputs) {
       "its rank or disjoint from every other tensor");
 }
 
+TEST_F(ValidateEpilogueTest, ShardedResiduals) {
+  params_.algorithm = Algorithm::kTwoShot;
+  n_.residual_layout = static_cast<ResidualLayout>(2);
+  ExpectError("residual_layout = 2: want full (0) or sharded (1)");
+  n_.residual_layout = ResidualLayout::kSharded;
+  ExpectOk();
+  params_.algorithm = Algorithm::kOneShot;
+  ExpectError("algorithm = one_shot: want two_shot with residual_layout = sharded");
+  params_.algorithm = Algorithm::kTwoShot;
+  n_.residual_out[0] = At(3, 8);
+  ExpectError("residual_out[0] is misaligned: address % 16 = 8, want 0");
+  n_.residual_out[0] = nullptr;
+  ExpectError("residual_out[0] = null: want 1200 bytes");
+}
+
+TEST_F(ValidateEpilogueTest, ARankWithoutRowsNeedsNoResidual) {
+  params_.algorithm = Algorithm::kTwoShot;
+  n_.residual_layout = ResidualLayout::kSharded;
+  n_.tokens = 1;
+  params_.count = n_.hidden;
+  n_.residual[1] = n_.residual_out[1] = nullptr;
+  ExpectOk();
+  n_.residual_out[0] = nullptr;
+  ExpectError("residual_out[0] = null: want 400 bytes");
+}
+
 TEST_F(ValidateEpilogueTest, UnknownEpiloguesAndPlansAreUnimplemented) {
   params_.codec = static_cast<Codec>(99);
   EXPECT_EQ(backend_->Validate(params_).code(), absl::StatusCode::kUnimplemented);

@@ -97,7 +97,8 @@ TEST(LayoutTest, DescriptorFields) {
   EXPECT_FIELD(RmsNorm, gemma, 121, 1);
   EXPECT_FIELD(RmsNorm, weight_dtype, 122, 1);
   EXPECT_FIELD(RmsNorm, operands, 123, 1);
-  EXPECT_FIELD(RmsNorm, reserved, 124, 60);
+  EXPECT_FIELD(RmsNorm, residual_layout, 124, 1);
+  EXPECT_FIELD(RmsNorm, reserved, 125, 59);
 }
 
 TEST(LayoutTest, CompletionFields) {

@@ -105,6 +105,12 @@ typedef enum qrd_quant QRD_INT_ENUM {
   QRD_E4M3FNUZ = 2
 } qrd_quant;
 
+/* Who has which rows of qrd_rms_norm.residual and residual_out, see qrd_owned_rows. */
+typedef enum qrd_residual_layout QRD_INT_ENUM {
+  QRD_RESIDUAL_FULL = 0,   /* every rank has all rows */
+  QRD_RESIDUAL_SHARDED = 1 /* every rank has its own rows only */
+} qrd_residual_layout;
+
 typedef struct qrd_comm* qrd_comm_t;
 /* Names a posted operation of one qrd_comm. Never 0. */
 typedef uint64_t qrd_operation;
@@ -226,7 +232,15 @@ QRD_API qrd_status qrd_test(qrd_comm_t comm, qrd_operation operation, qrd_op_sta
  * is the operation's dtype, QRD_FP16 or QRD_BF16. Results are those of the separate steps bit for
  * bit, the same on all ranks (if residual and weight are). A row with NaN or Inf has NaN scales.
  * Aligned to 16 bytes; out8 to 8, scales to 4. Only residual_out and residual, and input and out or
- * mirror, may share their memory. All ranks pass the same options. */
+ * mirror, may share their memory. All ranks pass the same options.
+ *
+ * residual_layout QRD_RESIDUAL_SHARDED: residual and residual_out are [own rows, hidden], the rows
+ * that qrd_owned_rows names (a rank without rows passes NULL or anything). A row's owner reduces
+ * it, adds the residual, normalises and quantizes, and every rank gets all rows of out, or of out8,
+ * scales and mirror: less memory, fewer bytes, and the norm is not repeated on every rank. The
+ * algorithm is two_shot whatever the policy says, weight is the owner's. Without a codec the same
+ * bits as QRD_RESIDUAL_FULL; with one the sums are quantized once, on the way to the owner, not
+ * twice. */
 typedef struct qrd_rms_norm {
   size_t struct_bytes;
   uint64_t tokens;        /* rows, from 1 */
@@ -245,12 +259,18 @@ typedef struct qrd_rms_norm {
   uint8_t* out8;        /* [tokens, hidden], with quant */
   float* scales;        /* [tokens], or [tokens, ceil(hidden / 128)] with scale_group; with quant */
   void* mirror;         /* what out would be, [tokens, hidden] of D; NULL: not wanted; with quant */
+  qrd_residual_layout residual_layout;
 } qrd_rms_norm;
 #define QRD_RMS_NORM_INIT                                                                         \
   {                                                                                               \
     sizeof(qrd_rms_norm), 0, 0, 1e-6f, NULL, NULL, QRD_BF16, 0, NULL, NULL, QRD_QUANT_NONE, 0, 0, \
-        NULL, NULL, NULL                                                                          \
+        NULL, NULL, NULL, QRD_RESIDUAL_FULL                                                       \
   }
+/* The rows of [tokens, hidden] tensors that this rank has with QRD_RESIDUAL_SHARDED: *count rows
+ * from row *first on; neighbours, tokens / world size of them, and one more on the first ranks if
+ * that is not whole. tokens from 1. Thread safety: any thread. */
+QRD_API qrd_status qrd_owned_rows(qrd_comm_t comm, uint64_t tokens, uint64_t* first,
+                                  uint64_t* count);
 
 /* Posts the operation on input, [tokens, hidden] of dtype. As qrd_all_reduce: any memory, copied if
  * it is not the communicator's. */

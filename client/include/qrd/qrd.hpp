@@ -291,6 +291,16 @@ class Communicator {
     Check(qrd_all_reduce_rms_norm(session_.get(), input, dtype, &norm, &operation));
     return Operation(session_, operation);
   }
+  // The rows that this rank has with QRD_RESIDUAL_SHARDED.
+  struct Rows {
+    uint64_t first = 0;
+    uint64_t count = 0;
+  };
+  Rows OwnedRows(uint64_t tokens) const {
+    Rows rows;
+    Check(qrd_owned_rows(session_.get(), tokens, &rows.first, &rows.count));
+    return rows;
+  }
   void AllReduceRmsNormOnStream(const void* input, qrd_dtype dtype, const qrd_rms_norm& norm,
                                 void* stream) {
     Check(qrd_all_reduce_rms_norm_on_stream(session_.get(), input, dtype, &norm, stream));

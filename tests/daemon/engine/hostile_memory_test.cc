@@ -71,7 +71,7 @@ TEST_F(HostileMemoryTest, EveryBadDescriptorIsRefusedByFieldValueAndBound) {
       {[](auto* d) { d->sequence = 0; }, "sequence is 0: want"},
       {[](auto* d) { d->timeout_ms = 3'600'001; }, "timeout_ms is 3600001: want 0 to 3600000"},
       {[](auto* d) { d->epilogue = 2; }, "epilogue is 2: want 0 (none) or 1 (rms_norm)"},
-      {[](auto* d) { d->rms_norm.reserved[59] = 1; },
+      {[](auto* d) { d->rms_norm.reserved[58] = 1; },
        "rms_norm has other bytes than 0 without an epilogue"},
       {[](auto* d) { d->count = uint64_t{1} << 63; },
        "count is 9223372036854775808: input has room for"},
