@@ -2,7 +2,8 @@
 // All-reduce + residual + RMSNorm (+ FP8) as one operation against the same steps as kernels of
 // their own, which share its code: all_reduce, add_rms_norm, quantize_fp8, one launch each for all
 // ranks of the device. bf16; plan as for a plain all-reduce of that payload. Tensors stay where
-// they are from call to call, so small shapes are in the cache, for both.
+// they are from call to call, so small shapes are in the cache, for all. And the same with a sharded
+// residual, whose owners do the norm once.
 #include <array>
 #include <cstdio>
 #include <memory>
@@ -65,7 +66,7 @@ void Must(const absl::Status& status) {
 }
 
 struct Times {
-  double separate, fused;
+  double separate, fused, sharded;
 };
 Times Measure(gpu::GpuCollective& communicator, const Tensors& tensors,
               const std::vector<DeviceBuffer>& reduced, const RmsNormOptions& options,
@@ -93,13 +94,21 @@ Times Measure(gpu::GpuCollective& communicator, const Tensors& tensors,
     const hipStream_t streams[] = {on};
     Must(communicator.Launch(fused, streams));
   });
-  std::array<double, kRounds> a, b;
+  LaunchParams by_owners = fused;
+  by_owners.algorithm = Algorithm::kTwoShot;
+  by_owners.rms_norm.residual_layout = ResidualLayout::kSharded;
+  const TimedGraph sharded(stream, calls, [&](hipStream_t on) {
+    const hipStream_t streams[] = {on};
+    Must(communicator.Launch(by_owners, streams));
+  });
+  std::array<double, kRounds> a, b, c;
   for (int round = 0; round < kRounds; ++round) {
     a[round] = separate.Microseconds(stream);
     b[round] = together.Microseconds(stream);
+    c[round] = sharded.Microseconds(stream);
   }
   Must(communicator.Health());
-  return {Median(a), Median(b)};
+  return {Median(a), Median(b), Median(c)};
 }
 
 // The least bytes of a rank's memory: transport, then the steps after it.
@@ -109,6 +118,14 @@ double LeastMiB(const LaunchParams& p, bool fused, bool quant) {
   const double steps = quant ? (fused ? 2.5 : 6.5) : (fused ? 3 : 5);
   const double scales = quant ? 4.0 * static_cast<double>(p.rms_norm.tokens) : 0;
   return (s + 4 * wire + steps * s + scales) / static_cast<double>(kMiB);
+}
+
+// What a rank sends on real links, the mean of all.
+double WireMiB(LaunchParams p, ResidualLayout layout) {
+  p.rms_norm.residual_layout = layout;
+  uint64_t bytes = 0;
+  for (uint32_t r = 0; r < p.world_size; ++r) bytes += WireBytesSent(p, r);
+  return static_cast<double>(bytes) / p.world_size / static_cast<double>(kMiB);
 }
 
 void BenchShape(uint64_t tokens, uint32_t hidden, uint32_t world_size,
@@ -135,10 +152,13 @@ void BenchShape(uint64_t tokens, uint32_t hidden, uint32_t world_size,
       fused.algorithm = PlanAuto(facts).algorithm;
       const Times times = Measure(communicator, tensors, reduced, options, fused);
       const bool has_quant = quant != Quant::kNone;
-      std::printf("| [%d,%u] | %s | %s %s | %u | %.1f | %.1f | %.2f | %.1f / %.1f | %d / %d |\n",
+      std::printf("| [%d,%u] | %s | %s %s | %u | %.1f | %.1f | %.2f | %.1f | %.2f | %.1f / %.1f "
+                  "| %.1f / %.1f | %d / %d |\n",
                   static_cast<int>(tokens), hidden, has_quant ? "fp8" : "bf16",
                   std::string(Name(codec)).c_str(), std::string(Name(fused.algorithm)).c_str(),
                   world_size, times.separate, times.fused, times.separate / times.fused,
+                  times.sharded, times.separate / times.sharded,
+                  WireMiB(fused, ResidualLayout::kFull), WireMiB(fused, ResidualLayout::kSharded),
                   LeastMiB(fused, false, has_quant), LeastMiB(fused, true, has_quant),
                   has_quant ? 3 : 2, codec == Codec::kNone ? 1 : 2);
       std::fflush(stdout);
@@ -157,7 +177,9 @@ void BenchEpilogue() {
                                {513, 6176}, {513, 6160}, {2048, 8192}, {4097, 6144}};
   std::printf(
       "\n| shape | output | codec, algorithm | ranks | separate us | fused us | speedup "
-      "| least MiB a rank, separate / fused | launches |\n|---|---|---|---|---|---|---|---|---|\n");
+      "| sharded us | speedup | sent MiB a rank, full / sharded "
+      "| least MiB a rank, separate / fused | launches |\n"
+      "|---|---|---|---|---|---|---|---|---|---|---|---|\n");
   Report report;
   for (const uint32_t world_size : {2u, 4u, 8u}) {
     const auto communicator = MakeCommunicator(world_size, &report);

@@ -72,6 +72,8 @@ void RunRmsNorm(const std::string& golden, bool quick, Report* report) {
   CheckRmsNormErrors(report);
   report->Section("rms_norm: every codec, every kind of output");
   CheckRmsNormKinds(quick, report);
+  report->Section("rms_norm: sharded residual");
+  CheckShardedRmsNorm(quick, report);
   report->Section("rms_norm: graph replays");
   CheckRmsNormReplays(quick ? 2 : 30, report);
   report->Section("rms_norm: late ranks, outputs over inputs");

@@ -37,6 +37,7 @@ int RunImport(const std::string& device, const std::string& hex);
 
 void CheckGoldenEpilogues(const std::string& folder, Report* report);
 void CheckRmsNormKinds(bool quick, Report* report);
+void CheckShardedRmsNorm(bool quick, Report* report);
 void CheckRmsNormShapes(Report* report);
 void CheckFp8Conversion(Report* report);
 void CheckRmsNormReplays(int replays, Report* report);

@@ -199,6 +199,49 @@ void CheckRmsNormShapes(Report* report) {
   RunAll(works, report);
 }
 
+// A sharded residual: all codecs and kinds, and shapes where owners meet inside of tiles.
+void CheckShardedRmsNorm(bool quick, Report* report) {
+  std::vector<Work> works;
+  uint32_t seed = 2000;
+  const auto add = [&](uint64_t tokens, uint32_t hidden, Codec codec, uint32_t world_size,
+                       uint32_t kinds) {
+    RmsNormShape shape{codec,
+                       Algorithm::kTwoShot,
+                       ++seed % 2 == 0 ? Dtype::kFp16 : Dtype::kBf16,
+                       world_size,
+                       tokens,
+                       hidden,
+                       seed};
+    shape.sharded = true;
+    shape.residuals_differ = true;
+    shape.special_rows = tokens < 1000;
+    shape.has_residual = seed % 7 != 0;
+    works.push_back({shape, SomeKinds(seed, kinds), false});
+  };
+  if (!quick) {
+    for (const Codec codec : {Codec::kNone, Codec::kInt4, Codec::kLp3, Codec::kInt3}) {
+      for (const uint32_t world_size : {2u, 4u, 8u}) {
+        add(2517, 6144, codec, world_size, 2);
+        add(2048, 8192, codec, world_size, 1);
+        for (const uint64_t tokens : {511, 512, 513}) add(tokens, 6144, codec, world_size, 2);
+        add(513, 6176, codec, world_size, 2);
+        add(513, 6160, codec, world_size, 2);
+      }
+    }
+  }
+  for (const Codec codec : kAllCodecs) {
+    for (const uint32_t world_size : {1u, 2u, 3u, 8u, 16u}) {
+      add(12, quick ? 1048 : 6144, codec, world_size, quick ? 1 : 4);
+      if (quick) continue;
+      add(1, 8, codec, world_size, 2);
+      add(300, 8, codec, world_size, 2);
+      add(65, 72, codec, world_size, 2);
+      add(9, 16384, codec, world_size, 2);
+    }
+  }
+  RunAll(works, report);
+}
+
 // Every finite 16-bit value and every exponent of the scale, through the division and the
 // conversion of this device.
 void CheckFp8Conversion(Report* report) {

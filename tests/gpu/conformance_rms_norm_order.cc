@@ -29,6 +29,8 @@ void CheckRmsNormReplays(int replays, Report* report) {
         const auto communicator = MakeCommunicator(world_size, report);
         const RmsNormOptions options{.quant = Quant::kE4m3fn, .mirror = true};
         RmsNormShape shape{codec, algorithm, Dtype::kBf16, world_size, 37, 2880};
+        // Also sharded, which is two_shot.
+        shape.sharded = algorithm == Algorithm::kTwoShot && world_size == 8;
         std::vector<std::unique_ptr<RmsNormData>> data;
         for (uint32_t i = 0; i < 4; ++i) {
           shape.seed = 900 + i;
@@ -80,6 +82,7 @@ void CheckRmsNormLateRanks(Report* report) {
       for (const Algorithm algorithm : {Algorithm::kOneShot, Algorithm::kTwoShot}) {
         RmsNormShape shape{codec, algorithm, Dtype::kBf16, world_size, 61, 6160, ++seed};
         shape.residuals_differ = true;
+        shape.sharded = algorithm == Algorithm::kTwoShot && world_size == 4;
         const RmsNormData data(shape);
         const Tensors tensors(shape);
         for (int call = 0; call < 12; ++call) {
@@ -116,7 +119,8 @@ void CheckRmsNormMissingRank(Report* report) {
   for (const Algorithm algorithm : {Algorithm::kOneShot, Algorithm::kTwoShot}) {
     for (const Codec codec : {Codec::kInt6, Codec::kNone}) {
       const auto communicator = MakeCommunicator(3, report, 50'000'000);
-      const RmsNormShape shape{codec, algorithm, Dtype::kBf16, 3, 900, 6160, 1};
+      RmsNormShape shape{codec, algorithm, Dtype::kBf16, 3, 900, 6160, 1};
+      shape.sharded = algorithm == Algorithm::kTwoShot && codec == Codec::kInt6;
       const RmsNormData data(shape);
       const RmsNormOptions options{.quant = Quant::kE4m3fn};
       const Tensors tensors(shape);
@@ -158,6 +162,10 @@ void CheckRmsNormErrors(Report* report) {
   params = tensors.Params(options);
   params.rms_norm.eps = 0;
   refuses(params, "eps = 0");
+  params = tensors.Params(options);
+  params.algorithm = Algorithm::kOneShot;
+  params.rms_norm.residual_layout = ResidualLayout::kSharded;
+  refuses(params, "algorithm = one_shot");
   params = tensors.Params(options);
   params.rms_norm.weight[1] = nullptr;
   refuses(params, "weight[1] = null");

@@ -238,6 +238,74 @@ TEST(EmulatedRmsNormTest, RanksOnSeveralDevicesGiveTheReferencesBytes) {
   }
 }
 
+// A sharded residual: each codec, fewer rows than ranks, owners that meet inside a tile, rows of one
+// and of two slots' width, several steps, and all ranks' results over the inputs.
+TEST(EmulatedShardedRmsNormTest, EveryCodecGivesTheReferencesBytes) {
+  uint32_t seed = 400;
+  for (const uint32_t world_size : {2u, 3u, 8u}) {
+    EmulatedCommunicator communicator(world_size, world_size == 2 ? 2 : 1);
+    for (const Codec codec : kAllCodecs) {
+      if (!IsBuilt(codec)) continue;
+      ++seed;
+      RmsNormShape shape{codec,
+                         Algorithm::kTwoShot,
+                         seed % 2 == 0 ? Dtype::kFp16 : Dtype::kBf16,
+                         world_size,
+                         world_size < 8 ? 11u : 5u,
+                         1048,
+                         seed};
+      shape.sharded = true;
+      shape.residuals_differ = true;
+      shape.special_rows = true;
+      shape.has_residual = seed % 7 != 0;
+      CheckCase(communicator, RmsNormData(shape), kKinds[seed % std::size(kKinds)]);
+    }
+  }
+}
+
+TEST(EmulatedShardedRmsNormTest, AnyShapeOverInputsAndResiduals) {
+  uint32_t seed = 500;
+  for (const uint32_t world_size : {3u}) {
+    EmulatedCommunicator communicator(world_size, 1);
+    for (const Codec codec : {Codec::kNone, Codec::kInt4, Codec::kLp3c}) {
+      for (const auto& [tokens, hidden] : {std::pair<uint64_t, uint32_t>{1, 8},
+                                           {300, 8},
+                                           {29, 72},
+                                           {41, 2056},
+                                           {3, 8200},
+                                           {5, 6160}}) {
+        RmsNormShape shape{codec,  Algorithm::kTwoShot, Dtype::kBf16, world_size,
+                           tokens, hidden,              ++seed};
+        shape.sharded = true;
+        shape.residuals_differ = true;
+        const RmsNormData data(shape);
+        RmsNormOptions options{.norm_over_input = true, .residual_out_in_place = true};
+        CheckCase(communicator, data, options);
+        options.quant = Quant::kE4m3fn;
+        options.mirror = true;
+        CheckCase(communicator, data, options);
+      }
+    }
+  }
+}
+
+// The count of NaN and Inf comes from the owners, each its own rows once, in one report for the two
+// kernels.
+TEST(EmulatedShardedRmsNormTest, OwnersCountAndReportOnce) {
+  for (const Codec codec : {Codec::kNone, Codec::kInt4}) {
+    EmulatedCommunicator communicator(2, 1);
+    RmsNormShape shape{codec, Algorithm::kTwoShot, Dtype::kBf16, 2, 5, 264, 3};
+    shape.sharded = true;
+    shape.special_rows = true;  // a NaN of rank 1 in row 3, which is its own: exact
+    const RmsNormData data(shape);
+    CheckCase(communicator, data, {.quant = Quant::kE4m3fn});
+    EXPECT_EQ(communicator.status(0).non_finite, 0u) << Name(codec);
+    EXPECT_EQ(communicator.status(1).non_finite, 1u) << Name(codec);
+    EXPECT_EQ(communicator.status(0).operations, 1u);
+    EXPECT_EQ(communicator.status(1).operations, 1u);
+  }
+}
+
 // The separate kernels, and two of them in a row.
 TEST(EmulatedRowsTest, SeparateStepsGiveTheReferencesBytes) {
   for (const uint32_t hidden : {72u, 2880u, 6160u, 16384u}) {

@@ -35,13 +35,20 @@ struct RmsNormShape {
   bool has_residual = true;
   bool residuals_differ = false;  // every rank has its own
   bool special_rows = false;      // zeros, NaN, Inf, one huge value, ...
+  bool sharded = false;           // residual and residual_out have the rank's own rows only
 
+  // Elements of residual and residual_out that a rank has, of all.
+  RowRange ResidualElements(uint32_t rank) const {
+    const RowRange rows = sharded ? OwnedRows(tokens, world_size, rank) : RowRange{0, tokens};
+    return {rows.first * hidden, rows.last * hidden};
+  }
   uint64_t count() const { return tokens * hidden; }
   std::string Describe() const {
     return std::string(Name(codec)) + " " + std::string(Name(algorithm)) + " " +
            std::string(Name(dtype)) + " N " + std::to_string(world_size) + " [" +
            std::to_string(tokens) + "," + std::to_string(hidden) + "]" +
            (has_residual ? "" : " no residual") + (residuals_differ ? " own residuals" : "") +
+           (sharded ? " sharded" : "") +
            " seed " + std::to_string(seed);
   }
 };
@@ -93,6 +100,10 @@ class RmsNormData {
     std::vector<const void*> pointers;
     for (const Bytes& input : inputs_) pointers.push_back(input.data());
     Bytes reduced(shape.count() * 2);
+    if (shape.sharded) {
+      MakeOwnersSums(pointers, &reduced);
+      return;
+    }
     ReferenceAllReduce(shape.codec, shape.algorithm, shape.dtype, ReduceOp::kSum, shape.world_size,
                        shape.count(), pointers.data(), reduced.data());
     for (uint32_t r = 0; r < distinct; ++r) {
@@ -124,7 +135,8 @@ class RmsNormData {
     if (residuals_.empty()) return nullptr;
     return residuals_[shape_.residuals_differ ? rank : 0].data();
   }
-  const Bytes& sum(uint32_t rank) const { return sums_[shape_.residuals_differ ? rank : 0]; }
+  // Of all rows; sharded: each row as its owner has it.
+  const Bytes& sum(uint32_t rank) const { return sums_[sums_.size() == 1 ? 0 : rank]; }
   const void* weight(const RmsNormOptions& options) const {
     return options.weight_is_fp32 ? static_cast<const void*>(weight32_.data()) : weight16_.data();
   }
@@ -133,6 +145,19 @@ class RmsNormData {
   }
 
  private:
+  void MakeOwnersSums(const std::vector<const void*>& inputs, Bytes* reduced) {
+    sums_.emplace_back(reduced->size());
+    for (uint32_t owner = 0; owner < shape_.world_size; ++owner) {
+      ReferenceReduceAtOwner(shape_.codec, shape_.dtype, shape_.world_size, shape_.count(),
+                             inputs.data(), owner, reduced->data());
+      Bytes sum(reduced->size());
+      ReferenceAdd(shape_.dtype, shape_.count(), reduced->data(), residual(owner), sum.data());
+      const RowRange own = shape_.ResidualElements(owner);
+      std::copy(sum.begin() + static_cast<ptrdiff_t>(own.first * 2),
+                sum.begin() + static_cast<ptrdiff_t>(own.last * 2),
+                sums_[0].begin() + static_cast<ptrdiff_t>(own.first * 2));
+    }
+  }
   // N(0, amplitude) with some large channels; every tenth row special if asked for.
   Bytes MakeActivations(uint32_t salt, float amplitude) const {
     std::mt19937 random(shape_.seed * 131 + salt);
@@ -216,7 +241,10 @@ class RmsNormTensors {
   void Upload(const RmsNormData& data, const RmsNormOptions& options) const {
     for (uint32_t r = 0; r < shape_.world_size; ++r) {
       inputs_[r].Upload(data.input(r).data());
-      if (data.residual(r) != nullptr) residuals_[r].Upload(data.residual(r));
+      if (data.residual(r) == nullptr) continue;
+      const RowRange own = shape_.ResidualElements(r);
+      UploadPart(residuals_[r], static_cast<const std::byte*>(data.residual(r)) + own.first * 2,
+                 (own.last - own.first) * 2);
     }
     Prepare(data, options);
   }
@@ -253,6 +281,7 @@ class RmsNormTensors {
     p.quant = options.quant;
     p.scale_group = options.scale_group;
     p.divisor = options.divisor;
+    p.residual_layout = shape_.sharded ? ResidualLayout::kSharded : ResidualLayout::kFull;
     for (uint32_t r = 0; r < shape_.world_size; ++r) {
       params.inputs[r] = inputs_[r].data();
       p.residual[r] = shape_.has_residual ? residuals_[r].data() : nullptr;
@@ -275,12 +304,13 @@ class RmsNormTensors {
                     const Check& check) const {
     RmsNormData::Want want;
     for (uint32_t r = 0; r < shape_.world_size; ++r) {
-      if (r == 0 || shape_.residuals_differ) want = data.Of(options, r);
+      if (r == 0 || (shape_.residuals_differ && !shape_.sharded)) want = data.Of(options, r);
       const auto where = [&](const char* tensor) {
         return std::string(tensor) + " " + what + " " + shape_.Describe() + options.Describe() +
                " rank " + std::to_string(r);
       };
-      check(Sum(options, r).Download() == data.sum(r), where("residual_out"));
+      check(HasOwnRows(Sum(options, r).Download(), data.sum(r), r, SumFill(options)),
+            where("residual_out"));
       if (options.has_normed()) {
         check(Normed(options, r).Download() == want.normed, where("norm"));
       }
@@ -314,6 +344,19 @@ class RmsNormTensors {
   const Buffer& Scales(uint32_t rank) const { return scales_[rank]; }
 
  private:
+  // What is behind the own rows in a tensor of residual_out.
+  std::byte SumFill(const RmsNormOptions& options) const {
+    return options.residual_out_in_place && shape_.has_residual ? std::byte{0} : std::byte{0x5A};
+  }
+  // The own rows of `all`, then nothing that was written.
+  bool HasOwnRows(const Bytes& tensor, const Bytes& all, uint32_t rank, std::byte fill) const {
+    const RowRange own = shape_.ResidualElements(rank);
+    const auto rows = static_cast<ptrdiff_t>((own.last - own.first) * 2);
+    return std::equal(tensor.begin(), tensor.begin() + rows,
+                      all.begin() + static_cast<ptrdiff_t>(own.first * 2)) &&
+           std::all_of(tensor.begin() + rows, tensor.end(), [&](std::byte b) { return b == fill; });
+  }
+
   const RmsNormShape shape_;
   std::vector<Buffer> inputs_, residuals_, sums_, normed_, codes_, scales_, weights_;
 };
