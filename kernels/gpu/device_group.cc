@@ -75,6 +75,12 @@ DevicePool::~DevicePool() {
   if (words_ != nullptr) (void)hipHostFree(words_);
 }
 
+bool DevicePool::Ended(size_t slot) const {
+  const Slot& s = slots_[slot];
+  return (s.count_is_last && collective_->HasFinished(static_cast<uint32_t>(slot), s.count)) ||
+         Passed(slot);
+}
+
 bool DevicePool::Passed(size_t slot) const {
   const auto want = static_cast<uint32_t>(slots_[slot].ticket);
   for (size_t i = 0; i < streams_.size(); ++i) {
@@ -108,6 +114,7 @@ absl::Status DevicePool::MakeHealthy() {
   for (Slot& slot : slots_) {
     if (slot.ticket != 0 && slot.failure.ok()) slot.failure = health;
   }
+  counted_ = 0;
   return collective_->Reset();
 }
 
@@ -167,7 +174,8 @@ absl::StatusOr<uint64_t> DevicePool::Launch(const LaunchParams& params,
     if (has_parts && !refused) collective_->Abort();
     return status;
   }
-  *free = {ticket, absl::OkStatus()};
+  if (GpuCollective::IsCounted(params)) ++counted_;
+  *free = {ticket, absl::OkStatus(), collective_->CountIsLast(params), counted_};
   status = WriteWords(slot, done_words);
   if (!status.ok()) {
     lost_ = status;  // the streams are in no known state
@@ -183,7 +191,7 @@ absl::StatusOr<DeviceGroup::Progress> DevicePool::Poll(uint64_t ticket) {
     return absl::InvalidArgumentError(absl::StrCat("ticket = ", ticket, ": not in flight"));
   }
   const auto slot = static_cast<size_t>(found - slots_.begin());
-  if (found->failure.ok() && lost_.ok() && !Passed(slot)) {
+  if (found->failure.ok() && lost_.ok() && !Ended(slot)) {
     if (++polls_ % kPollsBetweenChecks != 0 || CheckDevices().ok()) return DeviceGroup::Progress{};
   }
   absl::Status failure = !lost_.ok() ? lost_ : found->failure;

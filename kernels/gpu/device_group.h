@@ -57,13 +57,19 @@ class DevicePool {
   struct Slot {
     uint64_t ticket = 0;   // 0: free
     absl::Status failure;  // of one that was on the streams when the communicator failed
+    // Its kernels count it at their very end, as this number (GpuCollective::HasFinished): seen
+    // sooner than what the streams write after the kernels. Else the streams tell.
+    bool count_is_last = false;
+    uint32_t count = 0;
   };
 
   DevicePool(std::vector<int> device_of_rank, const VisibleMemory* visible)
       : device_of_rank_(std::move(device_of_rank)), visible_(visible) {}
   absl::Status Initialize();
   void OpenLibrary(const CollectiveLibrary* library);
-  // True once every stream has passed the slot's operation.
+  // True once the slot's operation has ended, in success or failure.
+  bool Ended(size_t slot) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // True once every stream has passed it.
   bool Passed(size_t slot) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The collective works: after a failure, once the streams are empty, it is reset.
   absl::Status MakeHealthy() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -86,6 +92,7 @@ class DevicePool {
   absl::Mutex mu_;
   std::array<Slot, kInFlightMax> slots_ ABSL_GUARDED_BY(mu_);
   uint64_t next_ticket_ ABSL_GUARDED_BY(mu_) = 1;
+  uint32_t counted_ ABSL_GUARDED_BY(mu_) = 0;  // operations, since the collective's start or reset
   uint32_t polls_ ABSL_GUARDED_BY(mu_) = 0;
   absl::Status lost_ ABSL_GUARDED_BY(mu_);
 };

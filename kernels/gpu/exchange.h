@@ -65,9 +65,13 @@ class Exchange {
     Control* control = args_.controls[rank_];
     if (!ArriveDevice(&control->arrived, args_.blocks)) return;
     RankStatus& status = args_.status[rank_];
+    // Counted on the device: a read of host memory would take as long as a small operation.
+    const uint64_t operations = control->operations + 1;
     status.non_finite = control->non_finite;
-    status.operations = status.operations + 1;
+    status.operations = operations;
+    control->operations = operations;
     control->non_finite = 0;
+    StoreReleaseSystem(&status.finished, static_cast<uint32_t>(operations));
   }
 
  private:

@@ -305,7 +305,7 @@ absl::Status GpuCollective::LaunchOnDevice(const LaunchParams& params, RmsNormRe
     arguments[0] = &args->reduce;
   }
   QRD_RETURN_IF_RUNTIME_ERROR(LaunchCollective(kernel, args->reduce, arguments, stream));
-  if (!has_norm || IsOneKernel(params.codec, params.algorithm, args->reduce)) {
+  if (!has_norm || IsOneKernel(params.codec, params.algorithm, args->reduce.direct)) {
     return absl::OkStatus();
   }
   return LaunchNorm(params.dtype, *args, stream);
@@ -343,6 +343,25 @@ absl::Status GpuCollective::Reset() {
 uint64_t GpuCollective::finished_operations(uint32_t rank, uint32_t result_slot) const {
   if (rank >= world_size() || result_slot >= options_.result_slots) return 0;
   return ReadShared(status_[result_slot * world_size() + rank].operations);
+}
+
+bool GpuCollective::IsCounted(const LaunchParams& params) {
+  return params.world_size > 1 && params.count != 0 && params.algorithm != Algorithm::kLibrary;
+}
+
+bool GpuCollective::CountIsLast(const LaunchParams& params) const {
+  if (!IsCounted(params)) return false;
+  return params.epilogue == Epilogue::kNone ||
+         params.rms_norm.residual_layout == ResidualLayout::kSharded ||
+         IsOneKernel(params.codec, params.algorithm, devices_.size() == 1);
+}
+
+bool GpuCollective::HasFinished(uint32_t result_slot, uint32_t count) const {
+  for (uint32_t r = 0; r < world_size(); ++r) {
+    uint32_t& finished = status_[result_slot * world_size() + r].finished;
+    if (std::atomic_ref<uint32_t>(finished).load(std::memory_order_acquire) != count) return false;
+  }
+  return true;
 }
 
 uint64_t GpuCollective::non_finite(uint32_t result_slot) const {

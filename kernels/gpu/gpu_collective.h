@@ -64,9 +64,16 @@ class GpuCollective {
   // Back to work after a failure. No operation runs any more.
   absl::Status Reset();
 
-  // Operations of the slot that rank has finished, and NaN or Inf elements of the result of the
-  // last one, once its stream has passed it. (Of world size 1: not counted.)
+  // Operations that rank had finished since Create() or Reset() when the slot's last one ended, and
+  // NaN or Inf elements of its result, once its stream has passed it. (Of world size 1: not counted.)
   uint64_t finished_operations(uint32_t rank, uint32_t result_slot = 0) const;
+  // Whether the operation is counted, and whether that is the last thing that it does: then results
+  // are complete, and visible to every process, once HasFinished() says so. That is before its
+  // stream has passed it.
+  static bool IsCounted(const LaunchParams& params);
+  bool CountIsLast(const LaunchParams& params) const;
+  // The slot's last operation was number `count` (its low bits) of every rank.
+  bool HasFinished(uint32_t result_slot, uint32_t count) const;
   uint64_t non_finite(uint32_t result_slot = 0) const;
 
   const std::vector<int>& devices() const { return devices_; }

@@ -52,17 +52,21 @@ struct Control {
   BlockFlags flags[kBlocksPerRankMax];
   uint32_t epochs[kBlocksPerRankMax];  // written by the rank's own blocks only
   uint64_t non_finite;                 // of the operation that runs
+  uint64_t operations;                 // finished since the start
   uint32_t arrived;                    // blocks that have finished
   uint32_t row_groups[kRowGroupsMax];  // tiles that have arrived; 0 between operations
 };
 
 // Written to host memory when the last block of a rank has finished, or by whoever gives up.
 struct alignas(64) RankStatus {
-  uint64_t operations;  // finished since the start, also by graph replay
+  uint64_t operations;  // finished since the start when this one ended, also by graph replay
   uint64_t non_finite;  // NaN or Inf elements of the last one that this rank counted
   uint32_t timed_out;   // 1: a wait passed its bound, sticky
   uint32_t missing;     // the rank that was waited for
   uint32_t block, epoch;
+  // The low bits of `operations`, stored last, release: who sees them sees the operation's results
+  // and the fields above.
+  uint32_t finished;
 };
 
 struct AllReduceArgs {

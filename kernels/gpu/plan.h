@@ -74,8 +74,8 @@ inline RmsNormArgs MakeRmsNormArgs(const RmsNormParams& params, uint32_t world_s
 }
 
 // Whether a collective with a norm is one kernel; else one of rows follows.
-inline bool IsOneKernel(Codec codec, Algorithm algorithm, const AllReduceArgs& args) {
-  return codec == Codec::kNone && (algorithm == Algorithm::kOneShot || args.direct);
+inline bool IsOneKernel(Codec codec, Algorithm algorithm, bool direct) {
+  return codec == Codec::kNone && (algorithm == Algorithm::kOneShot || direct);
 }
 
 // Codec none, two_shot, direct: blocks take rows (reduce_rows.h), and this overrides the blocks of

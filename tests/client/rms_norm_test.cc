@@ -74,6 +74,8 @@ TEST_F(RmsNormTest, EachBadArgumentIsNamedAndNothingIsPosted) {
        "norm.weight_dtype: 1, want 2 (dtype) or QRD_FP32 (3)"},
       {[](auto* n) { n->quant = static_cast<qrd_quant>(3); }, true,
        "norm.quant: 3, want QRD_QUANT_NONE (0), QRD_E4M3FN (1) or QRD_E4M3FNUZ (2)"},
+      {[](auto* n) { n->residual_layout = static_cast<qrd_residual_layout>(2); }, true,
+       "norm.residual_layout: 2, want QRD_RESIDUAL_FULL (0) or QRD_RESIDUAL_SHARDED (1)"},
       {[](auto* n) { n->scale_group = 64; }, true, "norm.scale_group: 64, want 0 or 128"},
       {[](auto* n) { n->scale_group = 128; }, false, "norm.scale_group: 128, want 0 without quant"},
       {[](auto* n) { n->divisor = 449; }, true,
@@ -148,8 +150,54 @@ TEST_F(RmsNormTest, DescriptorHasEveryOperandAndOption) {
   EXPECT_EQ(d.rms_norm.gemma, 1);
   EXPECT_EQ(d.rms_norm.weight_dtype, 2);
   EXPECT_EQ(d.rms_norm.operands, 3);
+  EXPECT_EQ(d.rms_norm.residual_layout, 0);
   daemon_.Complete(*posted, QRD_OK);
   EXPECT_EQ(Outcome(qrd_wait(comm_, operation, 0, nullptr)), "");
+}
+
+// A program that was built with a header of before the layout: what follows its struct is not read.
+TEST_F(RmsNormTest, AnOlderStructHasTheFullResidual) {
+  qrd_rms_norm norm = Norm(false);
+  norm.struct_bytes = offsetof(qrd_rms_norm, mirror) + sizeof(void*);
+  norm.residual_layout = QRD_RESIDUAL_SHARDED;
+  qrd_operation operation = 0;
+  ASSERT_EQ(Outcome(qrd_all_reduce_rms_norm(comm_, input_, QRD_BF16, &norm, &operation)), "");
+  const auto posted = daemon_.NextPosted();
+  EXPECT_EQ(posted->descriptor.rms_norm.residual_layout, 0);
+  daemon_.Complete(*posted, QRD_OK);
+  EXPECT_EQ(Outcome(qrd_wait(comm_, operation, 0, nullptr)), "");
+}
+
+class TwoRanksRmsNormTest : public RmsNormTest {
+ protected:
+  void SetUp() override {
+    qrd_comm_config config = Config();
+    config.world_size = 2;
+    ASSERT_EQ(Outcome(qrd_comm_init(&config, &comm_)), "");
+  }
+};
+
+TEST_F(TwoRanksRmsNormTest, AShardedResidualHasTheOwnRowsOnly) {
+  uint64_t first = 99, count = 99;
+  ASSERT_EQ(Outcome(qrd_owned_rows(comm_, kTokens, &first, &count)), "");
+  EXPECT_EQ(first, 0u);
+  EXPECT_EQ(count, 2u);  // rank 0 of two
+  EXPECT_EQ(Outcome(qrd_owned_rows(comm_, 0, &first, &count)),
+            "INVALID_ARGUMENT: tokens: 0, want at least 1");
+  EXPECT_EQ(Outcome(qrd_owned_rows(comm_, 1, nullptr, &count)), "INVALID_ARGUMENT: first: NULL");
+  qrd_rms_norm norm = Norm(false);
+  norm.residual_layout = QRD_RESIDUAL_SHARDED;
+  // Behind two of three rows begins another tensor.
+  norm.out = static_cast<std::byte*>(norm.residual_out) + 2 * kHidden * 2;
+  qrd_operation operation = 0;
+  ASSERT_EQ(Outcome(qrd_all_reduce_rms_norm(comm_, input_, QRD_BF16, &norm, &operation)), "");
+  const auto posted = daemon_.NextPosted();
+  EXPECT_EQ(posted->descriptor.rms_norm.residual_layout, 1);
+  EXPECT_EQ(posted->descriptor.rms_norm.operands, 1);
+  daemon_.Complete(*posted, QRD_OK);
+  EXPECT_EQ(Outcome(qrd_wait(comm_, operation, 0, nullptr)), "");
+  norm.residual_layout = QRD_RESIDUAL_FULL;
+  EXPECT_THAT(Try(norm), HasSubstr("norm.out: "));
 }
 
 TEST_F(RmsNormTest, APlainOperationInTheSameSlotHasNoneOfIt) {

@@ -54,7 +54,7 @@ class EmulatedCommunicator {
     gpu::PlanRows(codec, algorithm, blocks_, &args);
     const gpu::EmulatedRmsNormKernels& kernels = *gpu::EmulatedRmsNormKernelsOf(codec, dtype);
     (algorithm == Algorithm::kOneShot ? kernels.one_shot : kernels.two_shot)(args);
-    if (gpu::IsOneKernel(codec, algorithm, args.reduce)) return;
+    if (gpu::IsOneKernel(codec, algorithm, args.reduce.direct)) return;
     gpu::RowsArgs rows = {};
     rows.norm = args.norm;
     rows.pass_rows = 2;

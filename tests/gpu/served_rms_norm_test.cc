@@ -22,8 +22,17 @@ struct NormTensors {
         scales = Bytes(kTokens * sizeof(float));
 };
 
-// Fills the results.
-void Reference(Codec codec, Algorithm algorithm, NormTensors* t) {
+uint64_t FirstByteOf(ResidualLayout layout, uint32_t rank) {
+  return layout == ResidualLayout::kFull ? 0 : OwnedRows(kTokens, kRanks, rank).first * kHidden * 2;
+}
+uint64_t ResidualBytesOf(ResidualLayout layout, uint32_t rank) {
+  if (layout == ResidualLayout::kFull) return kBytes;
+  const RowRange rows = OwnedRows(kTokens, kRanks, rank);
+  return (rows.last - rows.first) * kHidden * 2;
+}
+
+// Fills the results; residual_out has all rows, sharded those of their owners.
+void Reference(Codec codec, Algorithm algorithm, ResidualLayout layout, NormTensors* t) {
   LaunchParams p;
   p.codec = codec;
   p.algorithm = algorithm;
@@ -37,13 +46,16 @@ void Reference(Codec codec, Algorithm algorithm, NormTensors* t) {
   n.eps = 1e-5f;
   n.weight_dtype = Dtype::kBf16;
   n.quant = Quant::kE4m3fn;
+  n.residual_layout = layout;
   std::vector<NormTensors> others(kRanks);
   for (uint32_t r = 0; r < kRanks; ++r) {
     NormTensors& own = r == 0 ? *t : others[r];
     p.inputs[r] = t->inputs[r].data();
-    n.residual[r] = t->residual.data();
+    const uint64_t first = FirstByteOf(layout, r);
+    n.residual[r] = t->residual.data() + first;
     n.weight[r] = t->weight.data();
-    n.residual_out[r] = own.residual_out.data();
+    n.residual_out[r] =
+        (layout == ResidualLayout::kFull ? own : *t).residual_out.data() + first;
     n.mirror[r] = own.mirror.data();
     n.out8[r] = reinterpret_cast<uint8_t*>(own.out8.data());
     n.scales[r] = reinterpret_cast<float*>(own.scales.data());
@@ -51,13 +63,19 @@ void Reference(Codec codec, Algorithm algorithm, NormTensors* t) {
   ReferenceAllReduceRmsNorm(p);
 }
 
-std::string RunRank(const std::string& directory, uint32_t rank, const NormTensors& want) {
+std::string RunRank(const std::string& directory, uint32_t rank, ResidualLayout layout,
+                    const NormTensors& want) {
   ServedRank self(directory, rank, kRanks);
   const Memory memory = self.comm.Allocate(8 * kBytes);
   auto* base = static_cast<std::byte*>(memory.data());
   const auto at = [&](int index) { return base + static_cast<uint64_t>(index) * kBytes; };
   QRD_MUST(hipMemcpy(at(0), want.inputs[rank].data(), kBytes, hipMemcpyHostToDevice));
-  QRD_MUST(hipMemcpy(at(1), want.residual.data(), kBytes, hipMemcpyHostToDevice));
+  const uint64_t first = FirstByteOf(layout, rank), residual_bytes = ResidualBytesOf(layout, rank);
+  QRD_MUST(
+      hipMemcpy(at(1), want.residual.data() + first, residual_bytes, hipMemcpyHostToDevice));
+  const Bytes residual_out(want.residual_out.begin() + static_cast<ptrdiff_t>(first),
+                           want.residual_out.begin() +
+                               static_cast<ptrdiff_t>(first + residual_bytes));
   QRD_MUST(hipMemcpy(at(2), want.weight.data(), want.weight.size(), hipMemcpyHostToDevice));
   qrd_rms_norm norm = QRD_RMS_NORM_INIT;
   norm.tokens = kTokens;
@@ -65,6 +83,7 @@ std::string RunRank(const std::string& directory, uint32_t rank, const NormTenso
   norm.eps = 1e-5f;
   norm.weight_dtype = QRD_BF16;
   norm.quant = QRD_E4M3FN;
+  norm.residual_layout = static_cast<qrd_residual_layout>(layout);
   norm.residual = at(1);
   norm.weight = at(2);
   norm.residual_out = at(3);
@@ -73,7 +92,7 @@ std::string RunRank(const std::string& directory, uint32_t rank, const NormTenso
   norm.scales = reinterpret_cast<float*>(at(6));
   const auto check = [&](const char* what) -> std::string {
     self.comm.CheckStreams();
-    const std::pair<const void*, const Bytes*> results[] = {{at(3), &want.residual_out},
+    const std::pair<const void*, const Bytes*> results[] = {{at(3), &residual_out},
                                                             {at(4), &want.mirror},
                                                             {at(5), &want.out8},
                                                             {at(6), &want.scales}};
@@ -108,13 +127,16 @@ TEST_F(ServedTest, RmsNormGivesTheBytesOfTheReferenceUnderEveryCodec) {
         std::pair{Codec::kInt4, Algorithm::kTwoShot}, std::pair{Codec::kLp3, Algorithm::kOneShot},
         std::pair{Codec::kInt3, Algorithm::kTwoShot}}) {
     SetPolicy(std::string(Name(codec)), std::string(Name(algorithm)));
-    NormTensors want;
-    Reference(codec, algorithm, &want);
-    EXPECT_THAT(RunRanks(kRanks, Guarded([&](RankProcess& process) {
-                           return RunRank(directory(), process.rank(), want);
-                         })),
-                Each(IsEmpty()))
-        << Name(codec);
+    for (const ResidualLayout layout : {ResidualLayout::kFull, ResidualLayout::kSharded}) {
+      const bool sharded = layout == ResidualLayout::kSharded;
+      NormTensors want;
+      Reference(codec, sharded ? Algorithm::kTwoShot : algorithm, layout, &want);
+      EXPECT_THAT(RunRanks(kRanks, Guarded([&](RankProcess& process) {
+                             return RunRank(directory(), process.rank(), layout, want);
+                           })),
+                  Each(IsEmpty()))
+          << Name(codec) << ' ' << Name(layout);
+    }
   }
 }
 

@@ -28,6 +28,17 @@ struct NormCase {
   Quant quant;
   bool residual, mirror, gemma, in_place, own_memory;
   uint32_t scale_group;
+  bool sharded = false;
+
+  // Bytes of residual and residual_out before a rank's rows, and of them.
+  struct Slice {
+    size_t first, bytes;
+  };
+  Slice ResidualOf(uint32_t rank, uint32_t world_size) const {
+    const RowRange rows = sharded ? OwnedRows(tokens, world_size, rank) : RowRange{0, tokens};
+    const size_t row_bytes = hidden * DtypeBytes(dtype);
+    return {rows.first * row_bytes, (rows.last - rows.first) * row_bytes};
+  }
 };
 
 using Bytes = std::vector<std::byte>;
@@ -56,12 +67,12 @@ struct Tensors {
   Bytes input, residual, weight, residual_out, out, out8, scales;  // out is the mirror with quant
 };
 
-// What every rank must get.
+// What every rank must get; residual_out has all rows, sharded those of their owners.
 Tensors Want(const NormCase& c, uint32_t world_size, Codec codec, Algorithm algorithm) {
   std::vector<Tensors> ranks;
   LaunchParams p;
   p.codec = codec;
-  p.algorithm = algorithm;
+  p.algorithm = c.sharded ? Algorithm::kTwoShot : algorithm;
   p.dtype = c.dtype;
   p.world_size = world_size;
   p.count = c.tokens * c.hidden;
@@ -74,13 +85,15 @@ Tensors Want(const NormCase& c, uint32_t world_size, Codec codec, Algorithm algo
   n.weight_dtype = c.dtype;
   n.quant = c.quant;
   n.scale_group = c.scale_group;
+  n.residual_layout = c.sharded ? ResidualLayout::kSharded : ResidualLayout::kFull;
   for (uint32_t r = 0; r < world_size; ++r) ranks.emplace_back(c, r);
   for (uint32_t r = 0; r < world_size; ++r) {
     Tensors& t = ranks[r];
     p.inputs[r] = t.input.data();
-    n.residual[r] = c.residual ? t.residual.data() : nullptr;
+    const size_t first = c.ResidualOf(r, world_size).first;
+    n.residual[r] = c.residual ? t.residual.data() + first : nullptr;
     n.weight[r] = t.weight.data();
-    n.residual_out[r] = t.residual_out.data();
+    n.residual_out[r] = (c.sharded ? ranks[0] : t).residual_out.data() + first;
     if (c.quant == Quant::kNone) n.out[r] = t.out.data();
     if (c.quant != Quant::kNone) {
       n.out8[r] = reinterpret_cast<uint8_t*>(t.out8.data());
@@ -94,7 +107,13 @@ Tensors Want(const NormCase& c, uint32_t world_size, Codec codec, Algorithm algo
 
 class NormRank {
  public:
-  NormRank(qrd_comm_t comm, const NormCase& c, uint32_t rank) : comm_(comm), c_(c), t_(c, rank) {}
+  NormRank(qrd_comm_t comm, const NormCase& c, uint32_t rank, uint32_t world_size)
+      : comm_(comm), c_(c), slice_(c.ResidualOf(rank, world_size)), t_(c, rank) {
+    for (Bytes* tensor : {&t_.residual, &t_.residual_out}) {
+      tensor->erase(tensor->begin(), tensor->begin() + static_cast<ptrdiff_t>(slice_.first));
+      tensor->resize(slice_.bytes);
+    }
+  }
 
   std::string Run(const Tensors& want) {
     qrd_rms_norm norm = QRD_RMS_NORM_INIT;
@@ -105,6 +124,7 @@ class NormRank {
     norm.weight_dtype = static_cast<qrd_dtype>(c_.dtype);
     norm.quant = static_cast<qrd_quant>(c_.quant);
     norm.scale_group = c_.scale_group;
+    norm.residual_layout = c_.sharded ? QRD_RESIDUAL_SHARDED : QRD_RESIDUAL_FULL;
     void* input = Place(&t_.input);
     norm.weight = Place(&t_.weight);
     norm.residual_out = Place(&t_.residual_out);
@@ -127,7 +147,9 @@ class NormRank {
         error = std::string(name) + " differs";
       }
     };
-    compare("residual_out", norm.residual_out, want.residual_out);
+    const auto own = want.residual_out.begin() + static_cast<ptrdiff_t>(slice_.first);
+    compare("residual_out", norm.residual_out,
+            Bytes(own, own + static_cast<ptrdiff_t>(slice_.bytes)));
     if (norm.out != nullptr) compare("out", norm.out, want.out);
     if (norm.mirror != nullptr) compare("mirror", norm.mirror, want.out);
     if (norm.out8 != nullptr) compare("out8", norm.out8, want.out8);
@@ -138,6 +160,7 @@ class NormRank {
 
  private:
   void* Place(Bytes* bytes) {
+    if (bytes->empty()) return nullptr;
     if (c_.own_memory) return bytes->data();
     void* memory = nullptr;
     const std::string error = Outcome(qrd_mem_alloc(comm_, bytes->size(), &memory));
@@ -149,6 +172,7 @@ class NormRank {
 
   const qrd_comm_t comm_;
   const NormCase& c_;
+  const NormCase::Slice slice_;
   Tensors t_;
   std::string error_;
   std::vector<void*> placed_;
@@ -160,6 +184,11 @@ constexpr NormCase kCases[] = {
     {Dtype::kBf16, 7, 6160, Quant::kE4m3fn, true, true, false, false, false, 0},
     {Dtype::kFp16, 3, 6176, Quant::kE4m3fnuz, true, false, false, false, true, 128},
     {Dtype::kBf16, 1, 8, Quant::kE4m3fn, true, true, true, true, true, 0},
+    {Dtype::kBf16, 13, 6160, Quant::kE4m3fn, true, true, false, true, false, 0, true},
+    {Dtype::kFp16, 8, 200, Quant::kNone, false, false, true, false, true, 0, true},
+    // One of three ranks has no rows.
+    {Dtype::kBf16, 2, 136, Quant::kE4m3fnuz, true, false, false, false, false, 128, true},
+    {Dtype::kBf16, 2, 136, Quant::kNone, true, false, false, true, true, 0, true},
 };
 
 class ServedRmsNormTest : public ::testing::Test {
@@ -185,7 +214,7 @@ TEST_F(ServedRmsNormTest, EveryRankHasTheBytesOfTheReference) {
                            qrd_comm_t comm =
                                Attach(daemon_.runtime_directory(), self.rank(), 3, &error);
                            for (size_t i = 0; error.empty() && i < want.size(); ++i) {
-                             error = NormRank(comm, kCases[i], self.rank()).Run(want[i]);
+                             error = NormRank(comm, kCases[i], self.rank(), 3).Run(want[i]);
                              if (!error.empty()) error = "case " + std::to_string(i) + ": " + error;
                            }
                            qrd_comm_finalize(comm);
@@ -219,6 +248,8 @@ TEST_F(ServedRmsNormTest, OptionsThatDifferFailOnAllRanks) {
         {"divisor", [](qrd_rms_norm* n, std::byte*) { n->divisor = 100; }},
         {"quant", [](qrd_rms_norm* n, std::byte*) { n->quant = QRD_E4M3FNUZ; }},
         {"scale_group", [](qrd_rms_norm* n, std::byte*) { n->scale_group = 128; }},
+        {"residual_layout",
+         [](qrd_rms_norm* n, std::byte*) { n->residual_layout = QRD_RESIDUAL_SHARDED; }},
         {"residual", [](qrd_rms_norm* n, std::byte*) { n->residual = nullptr; }},
         {"mirror", [](qrd_rms_norm* n, std::byte*) { n->mirror = nullptr; }},
     };
@@ -242,6 +273,50 @@ TEST_F(ServedRmsNormTest, OptionsThatDifferFailOnAllRanks) {
           outcome.find("MISMATCH") != 0) {
         error += std::string(edit.field) + " gave " + outcome + "; ";
       }
+    }
+    qrd_comm_finalize(comm);
+    return error;
+  };
+  EXPECT_THAT(RunRanks(2, body), Each(IsEmpty()));
+}
+
+// The policy may say one_shot: a row's owner does its epilogue, which is two_shot, and the statistics
+// say so, with the bytes of that layout.
+TEST_F(ServedRmsNormTest, AShardedResidualIsTwoShotWhateverThePolicySays) {
+  ASSERT_EQ(RunProgram(Qrctl(), {"--runtime-directory", daemon_.runtime_directory(), "policy",
+                                 "set", "--codec", "int4", "--algorithm", "one_shot"})
+                .exit_code,
+            0);
+  const auto body = [&](RankProcess& self) -> std::string {
+    std::string error;
+    qrd_comm_t comm = Attach(daemon_.runtime_directory(), self.rank(), 2, &error);
+    if (comm == nullptr) return error;
+    void* memory = nullptr;
+    error = Outcome(qrd_mem_alloc(comm, 65536, &memory));
+    auto* base = static_cast<std::byte*>(memory);
+    std::memset(base, 0, 65536);
+    uint64_t first = 0, count = 0;
+    if (error.empty()) error = Outcome(qrd_owned_rows(comm, 3, &first, &count));
+    if (first != (self.rank() == 0 ? 0u : 2u) || count != (self.rank() == 0 ? 2u : 1u)) {
+      error += "owned rows " + std::to_string(first) + ", " + std::to_string(count);
+    }
+    qrd_rms_norm norm = QRD_RMS_NORM_INIT;
+    norm.tokens = 3;
+    norm.hidden = 2048;
+    norm.weight = base;
+    norm.residual_out = base + 4096;
+    norm.out = base + 16384;
+    norm.residual_layout = QRD_RESIDUAL_SHARDED;
+    qrd_operation operation = 0;
+    qrd_op_stats stats = QRD_OP_STATS_INIT;
+    if (error.empty()) {
+      error = Outcome(qrd_all_reduce_rms_norm(comm, base + 32768, QRD_BF16, &norm, &operation));
+    }
+    if (error.empty()) error = Outcome(qrd_wait(comm, operation, 0, &stats));
+    const uint64_t others = 3 - count;
+    if (stats.algorithm != QRD_TWO_SHOT || stats.wire_bytes != others * 1152 + count * 4096) {
+      error += "algorithm " + std::to_string(stats.algorithm) + ", wire_bytes " +
+               std::to_string(stats.wire_bytes);
     }
     qrd_comm_finalize(comm);
     return error;

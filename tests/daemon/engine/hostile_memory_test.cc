@@ -109,6 +109,60 @@ TEST_F(HostileMemoryTest, EveryBadDescriptorIsRefusedByFieldValueAndBound) {
   EXPECT_EQ(RunBad([](shm::Descriptor*) {}).status, shm::Status::kOk);
 }
 
+// The same of an operation with RMSNorm, [2, 128] bf16 with everything in one arena.
+TEST_F(HostileMemoryTest, EveryBadFieldOfRmsNormIsRefusedByFieldValueAndBound) {
+  const auto run = [&](const std::function<void(shm::Descriptor*)>& change) {
+    return RunBad([&](shm::Descriptor* d) {
+      const auto at = [&](uint64_t offset_bytes) {
+        shm::Tensor tensor = d->input;
+        tensor.offset_bytes = offset_bytes;
+        return tensor;
+      };
+      d->dtype = shm::Dtype::kBf16;
+      d->count = 256;
+      d->epilogue = 1;
+      d->output = at(4096);
+      shm::RmsNorm& n = d->rms_norm;
+      n.weight = at(8192);
+      n.residual = at(12288);
+      n.residual_out = at(16384);
+      n.tokens = 2;
+      n.hidden = 128;
+      n.eps_bits = 0x3F000000;
+      n.weight_dtype = 2;
+      n.operands = 1;
+      change(d);
+    });
+  };
+  struct Case {
+    std::function<void(shm::RmsNorm*)> change;
+    std::string text;
+  };
+  const std::vector<Case> cases = {
+      {[](auto* n) { n->quant = 3; }, "rms_norm.quant is 3: want 0 (none)"},
+      {[](auto* n) { n->gemma = 2; }, "rms_norm.gemma is 2: want 0 or 1"},
+      {[](auto* n) { n->weight_dtype = 9; }, "rms_norm.weight_dtype is 9: want 1 (fp16)"},
+      {[](auto* n) { n->operands = 4; }, "rms_norm.operands is 4: want 0 to 3"},
+      {[](auto* n) { n->residual_layout = 2; },
+       "rms_norm.residual_layout is 2: want 0 (full) or 1 (sharded)"},
+      {[](auto* n) { n->reserved[58] = 1; }, "rms_norm.reserved[58] is 1: want 0"},
+      {[](auto* n) { n->tokens = UINT64_MAX; }, "tokens = 18446744073709551615"},
+      {[](auto* n) { n->tokens = 3; }, "count = 256: want tokens * hidden = 384"},
+      {[](auto* n) { n->eps_bits = 0; }, "eps = 0: want a finite number"},
+      {[](auto* n) { n->residual_out.offset_bytes = 65536 - 256; },
+       "count is 256: residual_out has room for 128"},
+      // Sharded: one row of a rank of two, so the same place has room, and what is too far has not.
+      {[](auto* n) { n->residual_layout = 1, n->residual_out.offset_bytes = 65536 - 240; },
+       "count is 128: residual_out has room for 120"},
+      {[](auto* n) { n->residual_layout = 1, n->residual_out = {}; }, "residual_out: arena_id is 0"},
+  };
+  for (const Case& test : cases) {
+    const RawCompletion c = run([&](shm::Descriptor* d) { test.change(&d->rms_norm); });
+    EXPECT_EQ(c.status, shm::Status::kInvalidArgument) << test.text;
+    EXPECT_THAT(c.message, HasSubstr(test.text));
+  }
+}
+
 TEST_F(HostileMemoryTest, FreedArenaIsAStaleHandle) {  // F27
   const RawArena first = bad[0]->Alloc(4096);
   ASSERT_EQ(bad[0]->Free(first), "");
