@@ -63,9 +63,9 @@ struct LaunchParams {
   RmsNormParams rms_norm;
 };
 
-// Bytes that `rank` sends over links in a validated operation (on the host: would send): what types.h
-// says, or of a sharded residual the tiles that the other owners' rows touch, and then the own rows
-// of out, or out8, scales and mirror, to every other rank.
+// Bytes that `rank` sends over links in a validated operation (on the host: would send): what
+// types.h says, or of a sharded residual the tiles that the other owners' rows touch, and then the
+// own rows of out, or out8, scales and mirror, to every other rank.
 uint64_t WireBytesSent(const LaunchParams& params, uint32_t rank);
 
 // One tensor through a codec, as Encode, EncodeFp32 and Decode of kernels/codec.h do.

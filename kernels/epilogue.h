@@ -49,8 +49,8 @@ inline constexpr float kEpsMin = 0x1p-64f;
 constexpr float QuantMax(Quant quant) {
   return quant == Quant::kE4m3fn ? 448.0f : quant == Quant::kE4m3fnuz ? 240.0f : 0.0f;
 }
-std::string_view Name(Epilogue epilogue);  // "none", "rms_norm"
-std::string_view Name(Quant quant);        // "none", "e4m3fn", "e4m3fnuz"
+std::string_view Name(Epilogue epilogue);      // "none", "rms_norm"
+std::string_view Name(Quant quant);            // "none", "e4m3fn", "e4m3fnuz"
 std::string_view Name(ResidualLayout layout);  // "full", "sharded"
 std::optional<Epilogue> ParseEpilogue(std::string_view name);
 std::optional<Quant> ParseQuant(std::string_view name);
@@ -70,8 +70,8 @@ struct RmsNormParams {
   bool gemma = false;  // gain 1 + weight
   Dtype weight_dtype = Dtype::kBf16;
   Quant quant = Quant::kNone;
-  uint32_t scale_group = 0;                  // elements of a scale: 0 (the row) or 128
-  float divisor = 0;                         // 0: QuantMax(quant)
+  uint32_t scale_group = 0;  // elements of a scale: 0 (the row) or 128
+  float divisor = 0;         // 0: QuantMax(quant)
   ResidualLayout residual_layout = ResidualLayout::kFull;
   const void* residual[kWorldSizeMax] = {};  // [tokens, hidden] D; null (on all ranks): +0
   const void* weight[kWorldSizeMax] = {};    // [hidden] weight_dtype

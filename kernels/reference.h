@@ -34,8 +34,8 @@ void ReferenceAllReduce(Codec codec, Algorithm algorithm, Dtype dtype, ReduceOp 
                         void* output);
 
 // The first half of two_shot, over whole rows: the sums that `owner` makes of all `count` elements,
-// of which it keeps its own rows. Its own contribution is exact, the others' crossed a link; rounded
-// once.
+// of which it keeps its own rows. Its own contribution is exact, the others' crossed a link;
+// rounded once.
 void ReferenceReduceAtOwner(Codec codec, Dtype dtype, uint32_t world_size, uint64_t count,
                             const void* const* inputs, uint32_t owner, void* output);
 

@@ -179,12 +179,13 @@ absl::Status ValidateTensor(const Tensor& t, const LaunchParams& p) {
 }
 
 // What the first `ranks` ranks have or none of them: an operation is one for all of them.
-absl::Status ValidateOnAllRanks(const char* name, const void* const* tensors, uint32_t ranks) {
+absl::Status ValidateOnAllRanks(const char* name, const void* const* tensors, uint32_t ranks,
+                                bool of_rows) {
   for (uint32_t r = 1; r < ranks; ++r) {
     if ((tensors[r] == nullptr) == (tensors[0] == nullptr)) continue;
     const uint32_t missing = tensors[r] == nullptr ? r : 0;
-    return Invalid(name, "[", missing, "] = null: want it on all ranks or on none, rank ",
-                   r - missing, " has it");
+    return Invalid(name, "[", missing, "] = null: want it on all ranks",
+                   of_rows ? " with rows" : "", " or on none, rank ", r - missing, " has it");
   }
   return absl::OkStatus();
 }
@@ -240,9 +241,10 @@ absl::Status ValidateRmsNorm(const LaunchParams& params) {
     }
   }
   for (const absl::Status& status :
-       {ValidateOnAllRanks("residual", n.residual, ranks_with_rows),
-        ValidateOnAllRanks("mirror", const_cast<const void* const*>(n.mirror),
-                           params.world_size)}) {
+       {ValidateOnAllRanks("residual", n.residual, ranks_with_rows,
+                           n.residual_layout == ResidualLayout::kSharded),
+        ValidateOnAllRanks("mirror", const_cast<const void* const*>(n.mirror), params.world_size,
+                           false)}) {
     if (!status.ok()) return status;
   }
   return ValidateOverlap(tensors, params.world_size);

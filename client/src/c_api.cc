@@ -18,6 +18,8 @@ using qrd::client::CheckReason;
 using qrd::client::CheckRmsNorm;
 using qrd::client::Comm;
 using qrd::client::Fail;
+using qrd::client::OwnedRows;
+using qrd::client::OwnedRowsOf;
 using qrd::client::RmsNormCall;
 
 namespace {

@@ -88,8 +88,7 @@ void ListOperands(const void* input, const RankPlace& place, RmsNormCall* call) 
                              written};
   };
   set(RmsNormCall::kInput, "input", input, count * element, true, false);
-  set(RmsNormCall::kResidual, "norm.residual", n.residual, residual_count * element, true,
-      false);
+  set(RmsNormCall::kResidual, "norm.residual", n.residual, residual_count * element, true, false);
   set(RmsNormCall::kWeight, "norm.weight", n.weight, n.hidden * DtypeBytes(n.weight_dtype), true,
       false);
   set(RmsNormCall::kResidualOut, "norm.residual_out", n.residual_out, residual_count * element,

@@ -88,8 +88,8 @@ uint64_t GroupQueue::OnSubmission(uint32_t rank, const Submission& submission, u
     return UINT64_MAX;
   }
   absl::StatusOr<ValidatedDescriptor> descriptor = ValidateDescriptor(
-      submission.descriptor, from_stream ? submission.descriptor.sequence : answer.sequence,
-      rank, world_size(), &channel(rank)->arenas());
+      submission.descriptor, from_stream ? submission.descriptor.sequence : answer.sequence, rank,
+      world_size(), &channel(rank)->arenas());
   if (!descriptor.ok()) {
     Refuse(operation, rank, descriptor.status(), now_ns);
     return UINT64_MAX;
@@ -281,8 +281,7 @@ void GroupQueue::Count(const Operation& operation) {
     const LaunchParams& p = operation.params;
     record.payload_bytes = p.count * DtypeBytes(p.dtype);
     for (uint32_t rank = 0; rank < p.world_size; ++rank) {
-      record.wire_bytes +=
-          WireBytesSent(p, rank);
+      record.wire_bytes += WireBytesSent(p, rank);
     }
     record.nonfinite_count = operation.nonfinite_count;
     counters.payload_bytes.fetch_add(record.payload_bytes, std::memory_order_relaxed);

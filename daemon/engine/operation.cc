@@ -42,7 +42,8 @@ constexpr struct {
 } kNormFields[] = {
     {"tokens", [](const RmsNormOperands& n) { return absl::StrCat(n.params.tokens); }},
     {"hidden", [](const RmsNormOperands& n) { return absl::StrCat(n.params.hidden); }},
-    {"weight_dtype", [](const RmsNormOperands& n) { return std::string(Name(n.params.weight_dtype)); }},
+    {"weight_dtype",
+     [](const RmsNormOperands& n) { return std::string(Name(n.params.weight_dtype)); }},
     {"eps", [](const RmsNormOperands& n) { return BitsText(n.params.eps); }},
     {"divisor", [](const RmsNormOperands& n) { return BitsText(n.params.divisor); }},
     {"gemma", [](const RmsNormOperands& n) { return absl::StrCat(n.params.gemma ? 1 : 0); }},
@@ -56,7 +57,9 @@ constexpr struct {
        return std::string(n.params.residual[0] != nullptr ? "given" : "none");
      }},
     {"mirror",
-     [](const RmsNormOperands& n) { return std::string(n.params.mirror[0] != nullptr ? "given" : "none"); }},
+     [](const RmsNormOperands& n) {
+       return std::string(n.params.mirror[0] != nullptr ? "given" : "none");
+     }},
 };
 
 bool SameNorm(const RmsNormOperands& first, const RmsNormOperands& second) {
@@ -73,8 +76,7 @@ bool SameNorm(const RmsNormOperands& first, const RmsNormOperands& second) {
 
 bool Same(const ValidatedDescriptor& a, const ValidatedDescriptor& b) {
   return a.kind == b.kind && a.dtype == b.dtype && a.op == b.op && a.count == b.count &&
-         a.epilogue == b.epilogue &&
-         (a.rms_norm == nullptr || SameNorm(*a.rms_norm, *b.rms_norm));
+         a.epilogue == b.epilogue && (a.rms_norm == nullptr || SameNorm(*a.rms_norm, *b.rms_norm));
 }
 
 // Ranks by value; those outside the largest class differ, and all do if there is no largest one.
@@ -143,9 +145,8 @@ Failure CompareRanks(const Operation& operation, uint32_t rank_mask) {
     if (failure.status != shm::Status::kOk) return failure;
   }
   for (const auto& field : kNormFields) {
-    Failure failure = difference(field.name, [&field](const ValidatedDescriptor& d) {
-      return field.value(*d.rms_norm);
-    });
+    Failure failure = difference(
+        field.name, [&field](const ValidatedDescriptor& d) { return field.value(*d.rms_norm); });
     if (failure.status != shm::Status::kOk) return failure;
   }
   return Failure{};

@@ -60,7 +60,7 @@ absl::Status CheckOverlap(const shm::Tensor& input, const shm::Tensor& output, u
 
 absl::StatusOr<ArenaTable::Pin> CheckTensor(const char* field, const shm::Tensor& tensor,
                                             uint64_t count, uint64_t element_bytes,
-                                            ArenaTable* arenas) {
+                                            ArenaTable* arenas, const char* count_name) {
   absl::StatusOr<ArenaTable::Pin> pin = arenas->Lookup(tensor.arena_id, tensor.generation);
   if (!pin.ok()) return Invalid("%s: %s", field, pin.status().message());
   if (tensor.offset_bytes % element_bytes != 0) {
@@ -74,9 +74,10 @@ absl::StatusOr<ArenaTable::Pin> CheckTensor(const char* field, const shm::Tensor
   const uint64_t room = (pin->bytes() - tensor.offset_bytes) / element_bytes;
   if (count > room) {
     return Invalid(
-        "count is %d: %s has room for %d elements of %d bytes (arena %d has %d bytes, "
+        "%s is %d: %s has room for %d elements of %d bytes (arena %d has %d bytes, "
         "offset_bytes is %d)",
-        count, field, room, element_bytes, tensor.arena_id, pin->bytes(), tensor.offset_bytes);
+        count_name, count, field, room, element_bytes, tensor.arena_id, pin->bytes(),
+        tensor.offset_bytes);
   }
   return pin;
 }
@@ -93,7 +94,7 @@ absl::StatusOr<ValidatedDescriptor> ValidateDescriptor(const shm::Descriptor& d,
   v.count = d.count;
   v.timeout_ms = d.timeout_ms;
   if (d.epilogue != 0) {
-    absl::StatusOr<std::unique_ptr<RmsNormOperands>> rms_norm = 
+    absl::StatusOr<std::unique_ptr<RmsNormOperands>> rms_norm =
         ReadRmsNorm(d, rank, world_size, arenas);
     if (!rms_norm.ok()) return rms_norm.status();
     v.input = (*rms_norm)->input;

@@ -33,7 +33,7 @@ struct ValidatedDescriptor {
 // A tensor of `count` elements within an arena of the session, pinned; `field` names it in errors.
 absl::StatusOr<ArenaTable::Pin> CheckTensor(const char* field, const shm::Tensor& tensor,
                                             uint64_t count, uint64_t element_bytes,
-                                            ArenaTable* arenas);
+                                            ArenaTable* arenas, const char* count_name = "count");
 
 // INVALID_ARGUMENT or UNIMPLEMENTED, naming field, value and bound.
 absl::StatusOr<ValidatedDescriptor> ValidateDescriptor(const shm::Descriptor& descriptor,

@@ -65,7 +65,7 @@ class Reader {
 
   // The tensor's address; null if it is not there.
   std::byte* Find(const char* name, const shm::Tensor& tensor, bool there, uint64_t elements,
-                  uint64_t element_bytes) {
+                  uint64_t element_bytes, const char* count_name = "count") {
     if (!status.ok()) return nullptr;
     if (!there) {
       if (tensor.arena_id != 0 || tensor.generation != 0 || tensor.offset_bytes != 0) {
@@ -75,7 +75,7 @@ class Reader {
       return nullptr;
     }
     absl::StatusOr<ArenaTable::Pin> pin =
-        CheckTensor(name, tensor, elements, element_bytes, arenas_);
+        CheckTensor(name, tensor, elements, element_bytes, arenas_, count_name);
     if (!pin.ok()) {
       status = pin.status();
       return nullptr;
@@ -133,18 +133,21 @@ absl::StatusOr<std::unique_ptr<RmsNormOperands>> ReadRmsNorm(const shm::Descript
     operands->has_rows = residual_count != 0;
   }
   const bool has_rows = operands->has_rows;
+  const char* const residual_name =
+      n.residual_layout == ResidualLayout::kSharded ? "own rows * hidden" : "count";
   Reader reader(operands.get(), arenas);
   launch.inputs[0] = reader.Find("input", d.input, true, d.count, element_bytes);
   n.residual[0] =
       reader.Find("residual", from.residual, has_rows && (from.operands & kHasResidual) != 0,
-                  residual_count, element_bytes);
-  n.weight[0] = reader.Find("weight", from.weight, true, n.hidden, DtypeBytes(n.weight_dtype));
+                  residual_count, element_bytes, residual_name);
+  n.weight[0] =
+      reader.Find("weight", from.weight, true, n.hidden, DtypeBytes(n.weight_dtype), "hidden");
   n.residual_out[0] = reader.Find("residual_out", from.residual_out, has_rows, residual_count,
-                                  element_bytes);
+                                  element_bytes, residual_name);
   n.out[0] = reader.Find("output", d.output, !quant, d.count, element_bytes);
   n.out8[0] = reinterpret_cast<uint8_t*>(reader.Find("out8", from.out8, quant, d.count, 1));
-  n.scales[0] =
-      reinterpret_cast<float*>(reader.Find("scales", from.scales, quant, scales, sizeof(float)));
+  n.scales[0] = reinterpret_cast<float*>(
+      reader.Find("scales", from.scales, quant, scales, sizeof(float), "the number of scales"));
   n.mirror[0] =
       reader.Find("mirror", from.mirror, (from.operands & kHasMirror) != 0, d.count, element_bytes);
   if (!reader.status.ok()) return reader.status;

@@ -95,9 +95,11 @@ class AllReduce {
   QRD_DEVICE void Scatter(const RmsNormArgs& norm) {
 #pragma unroll 1
     for (uint32_t step = 0; step < args_.steps; ++step) {
-      const uint64_t index = TileOfStep(step);
-      SendToOwners([&](uint32_t owner) { return OwnedRowsTile(args_, norm, owner, index); });
-      const TileSpan own = OwnedRowsTile(args_, norm, exchange_.rank(), index);
+      const uint64_t first = (uint64_t{step} * args_.blocks + exchange_.block()) * args_.turn_tiles;
+      SendTurn(norm, first);
+      const TileSpan own = wave_ < args_.turn_tiles
+                               ? OwnedRowsTile(args_, norm, exchange_.rank(), first + wave_)
+                               : TileSpan{0, 0};
       PrefetchTile<kDtype>(Input(), own);
       epilogue_.Prefetch(own);
       if (!exchange_.Meet()) return;
@@ -158,6 +160,23 @@ class AllReduce {
       const uint32_t bytes = EncodeInput(span);
       WaveBarrier();
       CopyTile<true>(scratch_, bytes, exchange_.Slot(owner, exchange_.rank(), wave_));
+      WaveBarrier();
+    }
+  }
+
+  // Tiles `first` to first + turn_tiles - 1 of every other owner, encoded by all waves in turn: few
+  // tiles of many owners keep them all busy.
+  QRD_DEVICE void SendTurn(const RmsNormArgs& norm, uint64_t first) const {
+    const uint32_t tiles = args_.turn_tiles, sends = (args_.world_size - 1) * tiles;
+#pragma unroll 1
+    for (uint32_t i = wave_; i < sends; i += kWaves) {
+      uint32_t owner = exchange_.rank() + 1 + i / tiles;
+      if (owner >= args_.world_size) owner -= args_.world_size;
+      const TileSpan span = OwnedRowsTile(args_, norm, owner, first + i % tiles);
+      if (span.elements == 0) continue;
+      const uint32_t bytes = EncodeInput(span);
+      WaveBarrier();
+      CopyTile<true>(scratch_, bytes, exchange_.Slot(owner, exchange_.rank(), i % tiles));
       WaveBarrier();
     }
   }

@@ -175,7 +175,10 @@ absl::StatusOr<uint64_t> DevicePool::Launch(const LaunchParams& params,
     return status;
   }
   if (GpuCollective::IsCounted(params)) ++counted_;
-  *free = {ticket, absl::OkStatus(), collective_->CountIsLast(params), counted_};
+  // Who gives done words wants to know that they were stored, by the streams.
+  const bool host_waited =
+      std::ranges::all_of(done_words, [](const auto* word) { return word == nullptr; });
+  *free = {ticket, absl::OkStatus(), host_waited && collective_->CountIsLast(params), counted_};
   status = WriteWords(slot, done_words);
   if (!status.ok()) {
     lost_ = status;  // the streams are in no known state

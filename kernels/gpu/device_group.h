@@ -6,8 +6,9 @@
 // last of them.
 //
 // Invariants
-//   1. At most kInFlightMax operations of a pool are on the streams; each has a result slot and
-//      words of its own.
+//   1. At most kInFlightMax operations of a pool are in flight; each has a result slot and words of
+//      its own. One that ended by its kernels' count may leave its slot before the streams have
+//      written its words: they hold its ticket, which nobody waits for any more.
 //   2. A launched operation's words are written by the streams, whatever the kernel says.
 #pragma once
 

@@ -55,6 +55,7 @@ class Exchange {
   QRD_DEVICE void FinishPart(uint32_t non_finite) const {
     Control* control = args_.controls[rank_];
     if (non_finite != 0) AtomicAddDevice(&control->non_finite, non_finite);
+    DrainStores();
     BlockBarrier();
     if (ThreadIndex() == 0) control->epochs[block_] = epoch_ - 1;
   }

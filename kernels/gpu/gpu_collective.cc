@@ -350,6 +350,10 @@ bool GpuCollective::IsCounted(const LaunchParams& params) {
 }
 
 bool GpuCollective::CountIsLast(const LaunchParams& params) const {
+#if !defined(QRD_GPU_CUDA)
+  // Not run on AMD: there the streams tell.
+  return false;
+#endif
   if (!IsCounted(params)) return false;
   return params.epilogue == Epilogue::kNone ||
          params.rms_norm.residual_layout == ResidualLayout::kSharded ||

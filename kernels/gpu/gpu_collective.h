@@ -65,11 +65,12 @@ class GpuCollective {
   absl::Status Reset();
 
   // Operations that rank had finished since Create() or Reset() when the slot's last one ended, and
-  // NaN or Inf elements of its result, once its stream has passed it. (Of world size 1: not counted.)
+  // NaN or Inf elements of its result, once its stream has passed it. (Of world size 1: not
+  // counted.)
   uint64_t finished_operations(uint32_t rank, uint32_t result_slot = 0) const;
   // Whether the operation is counted, and whether that is the last thing that it does: then results
-  // are complete, and visible to every process, once HasFinished() says so. That is before its
-  // stream has passed it.
+  // are complete, and visible to every process, once HasFinished() says so, which is before its
+  // stream has passed it. Never on AMD, where it has not been run.
   static bool IsCounted(const LaunchParams& params);
   bool CountIsLast(const LaunchParams& params) const;
   // The slot's last operation was number `count` (its low bits) of every rank.

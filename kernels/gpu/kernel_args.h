@@ -83,6 +83,7 @@ struct AllReduceArgs {
   uint32_t steps;        // turns of each block
   uint32_t world_size;
   uint32_t blocks;       // of each rank
+  uint32_t turn_tiles;   // AllReduce::Scatter: of an owner, a block and a step; a wave each at most
   uint32_t local_count;  // ranks in this launch
   uint8_t local[kWorldSizeMax];
   bool average;

@@ -102,8 +102,11 @@ OwnedRowsKernel(const RmsNormReduceArgs args) {
 // Null where the rows' owners read the inputs themselves.
 template <Codec kCodec, Dtype kDtype>
 const void* ScatterOf() {
-  if constexpr (kCodec == Codec::kNone) return nullptr;
-  return reinterpret_cast<const void*>(&ScatterKernel<kCodec, kDtype>);
+  if constexpr (kCodec == Codec::kNone) {
+    return nullptr;
+  } else {
+    return reinterpret_cast<const void*>(&ScatterKernel<kCodec, kDtype>);
+  }
 }
 template <Dtype kDtype, RowSource kSource>
 QRD_KERNEL(kBlockThreads, kRowsBlocks)
@@ -130,14 +133,14 @@ template <Dtype kDtype>
 const RowsKernelTable& RowsTableOf();
 
 // NOLINTBEGIN(cppcoreguidelines-macro-usage)
-#define QRD_GPU_RMS_NORM_INSTANCE(codec, dtype)                                            \
-  template <>                                                                              \
-  const RmsNormKernelTable& RmsNormTableOf<Codec::codec, Dtype::dtype>() {                 \
-    static const RmsNormKernelTable table = {                                              \
-        reinterpret_cast<const void*>(&OneShotRmsNormKernel<Codec::codec, Dtype::dtype>),  \
-        reinterpret_cast<const void*>(&TwoShotRmsNormKernel<Codec::codec, Dtype::dtype>),  \
-        ScatterOf<Codec::codec, Dtype::dtype>()};                                          \
-    return table;                                                                          \
+#define QRD_GPU_RMS_NORM_INSTANCE(codec, dtype)                                           \
+  template <>                                                                             \
+  const RmsNormKernelTable& RmsNormTableOf<Codec::codec, Dtype::dtype>() {                \
+    static const RmsNormKernelTable table = {                                             \
+        reinterpret_cast<const void*>(&OneShotRmsNormKernel<Codec::codec, Dtype::dtype>), \
+        reinterpret_cast<const void*>(&TwoShotRmsNormKernel<Codec::codec, Dtype::dtype>), \
+        ScatterOf<Codec::codec, Dtype::dtype>()};                                         \
+    return table;                                                                         \
   }
 #define QRD_GPU_ROWS_INSTANCE(dtype)                                                   \
   template <>                                                                          \

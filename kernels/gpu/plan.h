@@ -108,10 +108,13 @@ inline void PlanScatter(uint32_t waves, uint32_t blocks_max, RmsNormReduceArgs* 
     tiles_most = std::max(tiles_most, TileCount(rows.last * args->norm.hidden) -
                                           rows.first * args->norm.hidden / kTileElements);
   }
-  args->reduce.blocks =
-      static_cast<uint32_t>(std::clamp<uint64_t>((tiles_most + waves - 1) / waves, 1, blocks_max));
-  const uint64_t per_step = uint64_t{args->reduce.blocks} * waves;
-  args->reduce.steps = static_cast<uint32_t>((tiles_most + per_step - 1) / per_step);
+  // All blocks, before any has more than a tile a turn: then its waves share the encoding.
+  args->reduce.turn_tiles = static_cast<uint32_t>(
+      std::clamp<uint64_t>((tiles_most + blocks_max - 1) / blocks_max, 1, waves));
+  const uint64_t turns = (tiles_most + args->reduce.turn_tiles - 1) / args->reduce.turn_tiles;
+  args->reduce.blocks = static_cast<uint32_t>(std::min<uint64_t>(turns, blocks_max));
+  args->reduce.steps =
+      static_cast<uint32_t>((turns + args->reduce.blocks - 1) / args->reduce.blocks);
 }
 // Sharded: the blocks that take each owner's rows (owned_rows.h), two at a time once there are
 // enough for all blocks.

@@ -386,9 +386,8 @@ class Rows {
     uint32_t low, high;
     EncodeFp8(args_.quant, y, &low, &high);
     if (is_poisoned) low = high = Fp8NanWord(args_.quant);
-    ForEachTarget(slot, [&](uint32_t rank) {
-      StoreOnce8(args_.out8[rank] + ElementOf(slot), low, high);
-    });
+    ForEachTarget(
+        slot, [&](uint32_t rank) { StoreOnce8(args_.out8[rank] + ElementOf(slot), low, high); });
   }
 
   QRD_DEVICE void QuantizeRows(uint64_t first_row, uint64_t second_row,

@@ -40,7 +40,7 @@
 
 namespace qrd::shm {
 
-inline constexpr uint32_t kLayoutVersion = 1;
+inline constexpr uint32_t kLayoutVersion = 2;
 inline constexpr uint32_t kNodeMagic = 0x4E445251;     // "QRDN"
 inline constexpr uint32_t kSessionMagic = 0x53445251;  // "QRDS"
 inline constexpr uint32_t kStreamMagic = 0x54445251;   // "QRDT"
@@ -88,9 +88,9 @@ struct Tensor {
 // that the descriptor's input is. The descriptor's `output` is the normalized result, without
 // quant; with it, `output` is not used and 0. Tensors that are not there are 0.
 struct RmsNorm {
-  Tensor residual;      // [tokens, hidden] of the dtype; there if operands & 1
+  Tensor residual;      // [tokens or own rows, hidden] of the dtype; there if operands & 1
   Tensor weight;        // [hidden] of weight_dtype
-  Tensor residual_out;  // [tokens, hidden] of the dtype
+  Tensor residual_out;  // [tokens or own rows, hidden] of the dtype
   Tensor out8;          // [tokens, hidden] bytes, with quant
   Tensor scales;        // [tokens, scales of a row] fp32, with quant
   Tensor mirror;        // [tokens, hidden] of the dtype, with quant; there if operands & 2
@@ -104,7 +104,8 @@ struct RmsNorm {
   uint8_t weight_dtype;   // enum Dtype
   uint8_t operands;       // bit 0: residual, bit 1: mirror
   // 0 full; 1 sharded: residual and residual_out have the rows of the session's rank only, tokens /
-  // world_size and one more on the first tokens % world_size ranks; all 0 on a rank without rows.
+  // world_size and one more on the first tokens % world_size ranks; on a rank without rows both are
+  // 0, whatever operands says.
   uint8_t residual_layout;
   uint8_t reserved[59];  // must be 0
 };

@@ -146,12 +146,12 @@ TEST_F(AttachTest, ARefusalWithAnUnknownStatusIsInternal) {
 TEST_F(AttachTest, AnotherLayoutVersion) {
   Reply reply;
   reply.kind = Reply::Kind::kSend;
-  reply.message.mutable_welcome()->set_layout_version(2);
+  reply.message.mutable_welcome()->set_layout_version(3);
   reply.message.mutable_welcome()->set_daemon_version("9.9");
   On(v1::ClientMessage::kHello, reply);
   EXPECT_EQ(Init(),
-            "FAILED_PRECONDITION: Hello: the daemon (9.9) speaks layout version 2, this library "
-            "(0.1.0) version 1");
+            "FAILED_PRECONDITION: Hello: the daemon (9.9) speaks layout version 3, this library "
+            "(0.1.0) version 2");
 }
 
 TEST_F(AttachTest, ADaemonThatNeverAnswers) {

@@ -74,7 +74,7 @@ TEST(SessionSegmentTest, RefusesEachWrongField) {
   const Case cases[] = {
       {[](auto* h) { h->magic = 1; },
        "session segment from the daemon: magic is 1, want 1396986449"},
-      {[](auto* h) { h->layout_version = 9; }, "layout_version is 9, want 1"},
+      {[](auto* h) { h->layout_version = 9; }, "layout_version is 9, want 2"},
       {[](auto* h) { h->segment_bytes += 4096; }, "segment_bytes is"},
       {[](auto* h) { h->rank = 0; }, "rank is 0, want 1"},
       {[](auto* h) { h->world_size = 3; }, "world_size is 3, want 2"},
@@ -150,11 +150,11 @@ TEST(NodeSegmentTest, ChecksSizeMagicAndVersion) {
     EXPECT_EQ(node.Map(fd.get(), 8192), QRD_INTERNAL);
     EXPECT_STREQ(LastError(), "node segment from the daemon: size in bytes is 8192, want 4096");
   }
-  h.layout_version = 2;
+  h.layout_version = 3;
   {
     const UniqueFd fd = MakeFile(&h, sizeof(h), 4096);
     EXPECT_EQ(node.Map(fd.get(), 4096), QRD_INTERNAL);
-    EXPECT_STREQ(LastError(), "node segment from the daemon: layout_version is 2, want 1");
+    EXPECT_STREQ(LastError(), "node segment from the daemon: layout_version is 3, want 2");
   }
   h.magic = 0;
   const UniqueFd fd = MakeFile(&h, sizeof(h), 4096);

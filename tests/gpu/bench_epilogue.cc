@@ -2,8 +2,8 @@
 // All-reduce + residual + RMSNorm (+ FP8) as one operation against the same steps as kernels of
 // their own, which share its code: all_reduce, add_rms_norm, quantize_fp8, one launch each for all
 // ranks of the device. bf16; plan as for a plain all-reduce of that payload. Tensors stay where
-// they are from call to call, so small shapes are in the cache, for all. And the same with a sharded
-// residual, whose owners do the norm once.
+// they are from call to call, so small shapes are in the cache, for all. And the same with a
+// sharded residual, whose owners do the norm once.
 #include <array>
 #include <cstdio>
 #include <memory>
@@ -152,15 +152,15 @@ void BenchShape(uint64_t tokens, uint32_t hidden, uint32_t world_size,
       fused.algorithm = PlanAuto(facts).algorithm;
       const Times times = Measure(communicator, tensors, reduced, options, fused);
       const bool has_quant = quant != Quant::kNone;
-      std::printf("| [%d,%u] | %s | %s %s | %u | %.1f | %.1f | %.2f | %.1f | %.2f | %.1f / %.1f "
-                  "| %.1f / %.1f | %d / %d |\n",
-                  static_cast<int>(tokens), hidden, has_quant ? "fp8" : "bf16",
-                  std::string(Name(codec)).c_str(), std::string(Name(fused.algorithm)).c_str(),
-                  world_size, times.separate, times.fused, times.separate / times.fused,
-                  times.sharded, times.separate / times.sharded,
-                  WireMiB(fused, ResidualLayout::kFull), WireMiB(fused, ResidualLayout::kSharded),
-                  LeastMiB(fused, false, has_quant), LeastMiB(fused, true, has_quant),
-                  has_quant ? 3 : 2, codec == Codec::kNone ? 1 : 2);
+      std::printf(
+          "| [%d,%u] | %s | %s %s | %u | %.1f | %.1f | %.2f | %.1f | %.2f | %.1f / %.1f "
+          "| %.1f / %.1f | %d / %d |\n",
+          static_cast<int>(tokens), hidden, has_quant ? "fp8" : "bf16",
+          std::string(Name(codec)).c_str(), std::string(Name(fused.algorithm)).c_str(), world_size,
+          times.separate, times.fused, times.separate / times.fused, times.sharded,
+          times.separate / times.sharded, WireMiB(fused, ResidualLayout::kFull),
+          WireMiB(fused, ResidualLayout::kSharded), LeastMiB(fused, false, has_quant),
+          LeastMiB(fused, true, has_quant), has_quant ? 3 : 2, codec == Codec::kNone ? 1 : 2);
       std::fflush(stdout);
     }
   }

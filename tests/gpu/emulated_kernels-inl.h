@@ -63,9 +63,8 @@ struct EmulatedRows {
                 [&] { RunOwnedRows<kDtype, kSums>(args); });
   }
   static constexpr EmulatedRowsKernels kKernels = {Run<RowSource::kReduced>,
-                                                   Run<RowSource::kStored>,
-                                                   Run<RowSource::kNormed>, RunOwned<false>,
-                                                   RunOwned<true>};
+                                                   Run<RowSource::kStored>, Run<RowSource::kNormed>,
+                                                   RunOwned<false>, RunOwned<true>};
 };
 
 template <Codec kCodec>

@@ -238,8 +238,8 @@ TEST(EmulatedRmsNormTest, RanksOnSeveralDevicesGiveTheReferencesBytes) {
   }
 }
 
-// A sharded residual: each codec, fewer rows than ranks, owners that meet inside a tile, rows of one
-// and of two slots' width, several steps, and all ranks' results over the inputs.
+// A sharded residual: each codec, fewer rows than ranks, owners that meet inside a tile, rows of
+// one and of two slots' width, several steps, and all ranks' results over the inputs.
 TEST(EmulatedShardedRmsNormTest, EveryCodecGivesTheReferencesBytes) {
   uint32_t seed = 400;
   for (const uint32_t world_size : {2u, 3u, 8u}) {
@@ -247,13 +247,10 @@ TEST(EmulatedShardedRmsNormTest, EveryCodecGivesTheReferencesBytes) {
     for (const Codec codec : kAllCodecs) {
       if (!IsBuilt(codec)) continue;
       ++seed;
-      RmsNormShape shape{codec,
-                         Algorithm::kTwoShot,
-                         seed % 2 == 0 ? Dtype::kFp16 : Dtype::kBf16,
-                         world_size,
-                         world_size < 8 ? 11u : 5u,
-                         1048,
-                         seed};
+      RmsNormShape shape{
+          codec,      Algorithm::kTwoShot,       seed % 2 == 0 ? Dtype::kFp16 : Dtype::kBf16,
+          world_size, world_size < 8 ? 11u : 5u, 1048,
+          seed};
       shape.sharded = true;
       shape.residuals_differ = true;
       shape.special_rows = true;
@@ -274,8 +271,8 @@ TEST(EmulatedShardedRmsNormTest, AnyShapeOverInputsAndResiduals) {
                                            {41, 2056},
                                            {3, 8200},
                                            {5, 6160}}) {
-        RmsNormShape shape{codec,  Algorithm::kTwoShot, Dtype::kBf16, world_size,
-                           tokens, hidden,              ++seed};
+        RmsNormShape shape{codec, Algorithm::kTwoShot, Dtype::kBf16, world_size, tokens, hidden,
+                           ++seed};
         shape.sharded = true;
         shape.residuals_differ = true;
         const RmsNormData data(shape);

@@ -48,8 +48,7 @@ struct RmsNormShape {
            std::string(Name(dtype)) + " N " + std::to_string(world_size) + " [" +
            std::to_string(tokens) + "," + std::to_string(hidden) + "]" +
            (has_residual ? "" : " no residual") + (residuals_differ ? " own residuals" : "") +
-           (sharded ? " sharded" : "") +
-           " seed " + std::to_string(seed);
+           (sharded ? " sharded" : "") + " seed " + std::to_string(seed);
   }
 };
 

@@ -54,8 +54,7 @@ void Reference(Codec codec, Algorithm algorithm, ResidualLayout layout, NormTens
     const uint64_t first = FirstByteOf(layout, r);
     n.residual[r] = t->residual.data() + first;
     n.weight[r] = t->weight.data();
-    n.residual_out[r] =
-        (layout == ResidualLayout::kFull ? own : *t).residual_out.data() + first;
+    n.residual_out[r] = (layout == ResidualLayout::kFull ? own : *t).residual_out.data() + first;
     n.mirror[r] = own.mirror.data();
     n.out8[r] = reinterpret_cast<uint8_t*>(own.out8.data());
     n.scales[r] = reinterpret_cast<float*>(own.scales.data());
@@ -71,11 +70,10 @@ std::string RunRank(const std::string& directory, uint32_t rank, ResidualLayout 
   const auto at = [&](int index) { return base + static_cast<uint64_t>(index) * kBytes; };
   QRD_MUST(hipMemcpy(at(0), want.inputs[rank].data(), kBytes, hipMemcpyHostToDevice));
   const uint64_t first = FirstByteOf(layout, rank), residual_bytes = ResidualBytesOf(layout, rank);
-  QRD_MUST(
-      hipMemcpy(at(1), want.residual.data() + first, residual_bytes, hipMemcpyHostToDevice));
-  const Bytes residual_out(want.residual_out.begin() + static_cast<ptrdiff_t>(first),
-                           want.residual_out.begin() +
-                               static_cast<ptrdiff_t>(first + residual_bytes));
+  QRD_MUST(hipMemcpy(at(1), want.residual.data() + first, residual_bytes, hipMemcpyHostToDevice));
+  const Bytes residual_out(
+      want.residual_out.begin() + static_cast<ptrdiff_t>(first),
+      want.residual_out.begin() + static_cast<ptrdiff_t>(first + residual_bytes));
   QRD_MUST(hipMemcpy(at(2), want.weight.data(), want.weight.size(), hipMemcpyHostToDevice));
   qrd_rms_norm norm = QRD_RMS_NORM_INIT;
   norm.tokens = kTokens;
@@ -92,10 +90,8 @@ std::string RunRank(const std::string& directory, uint32_t rank, ResidualLayout 
   norm.scales = reinterpret_cast<float*>(at(6));
   const auto check = [&](const char* what) -> std::string {
     self.comm.CheckStreams();
-    const std::pair<const void*, const Bytes*> results[] = {{at(3), &residual_out},
-                                                            {at(4), &want.mirror},
-                                                            {at(5), &want.out8},
-                                                            {at(6), &want.scales}};
+    const std::pair<const void*, const Bytes*> results[] = {
+        {at(3), &residual_out}, {at(4), &want.mirror}, {at(5), &want.out8}, {at(6), &want.scales}};
     for (size_t i = 0; i < std::size(results); ++i) {
       const auto& [from, bytes] = results[i];
       const std::string error = Difference(self.Download(from, bytes->size()), *bytes);

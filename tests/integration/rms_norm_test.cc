@@ -280,8 +280,8 @@ TEST_F(ServedRmsNormTest, OptionsThatDifferFailOnAllRanks) {
   EXPECT_THAT(RunRanks(2, body), Each(IsEmpty()));
 }
 
-// The policy may say one_shot: a row's owner does its epilogue, which is two_shot, and the statistics
-// say so, with the bytes of that layout.
+// The policy may say one_shot: a row's owner does its epilogue, which is two_shot, and the
+// statistics say so, with the bytes of that layout.
 TEST_F(ServedRmsNormTest, AShardedResidualIsTwoShotWhateverThePolicySays) {
   ASSERT_EQ(RunProgram(Qrctl(), {"--runtime-directory", daemon_.runtime_directory(), "policy",
                                  "set", "--codec", "int4", "--algorithm", "one_shot"})

@@ -147,8 +147,8 @@ TEST_F(ShardedRmsNormTest, TheOwnersContributionIsExact) {
   const std::vector<RmsNormResults> results = Run(shape, tensors);
   ASSERT_EQ(results.size(), 2u);
   const Bytes& input = tensors.inputs[0];
-  EXPECT_TRUE(std::equal(results[0].residual_out.begin(), results[0].residual_out.end(),
-                         input.begin()));
+  EXPECT_TRUE(
+      std::equal(results[0].residual_out.begin(), results[0].residual_out.end(), input.begin()));
   EXPECT_FALSE(std::equal(results[1].residual_out.begin(), results[1].residual_out.end(),
                           input.begin() + static_cast<ptrdiff_t>(input.size() / 2)));
 }

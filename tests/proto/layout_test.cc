@@ -21,7 +21,7 @@ namespace {
   EXPECT_EQ(sizeof(std::declval<type&>().field), size_t{width_bytes})
 
 TEST(LayoutTest, VersionMagicsAndBoundsAreTheDocumentedOnes) {
-  EXPECT_EQ(kLayoutVersion, 1u);
+  EXPECT_EQ(kLayoutVersion, 2u);
   EXPECT_EQ(kNodeMagic, 0x4E445251u);
   EXPECT_EQ(kSessionMagic, 0x53445251u);
   EXPECT_EQ(std::memcmp(&kNodeMagic, "QRDN", 4), 0);

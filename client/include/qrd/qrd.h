@@ -237,10 +237,11 @@ QRD_API qrd_status qrd_test(qrd_comm_t comm, qrd_operation operation, qrd_op_sta
  * residual_layout QRD_RESIDUAL_SHARDED: residual and residual_out are [own rows, hidden], the rows
  * that qrd_owned_rows names (a rank without rows passes NULL or anything). A row's owner reduces
  * it, adds the residual, normalises and quantizes, and every rank gets all rows of out, or of out8,
- * scales and mirror: less memory, fewer bytes, and the norm is not repeated on every rank. The
- * algorithm is two_shot whatever the policy says, weight is the owner's. Without a codec the same
- * bits as QRD_RESIDUAL_FULL; with one the sums are quantized once, on the way to the owner, not
- * twice. */
+ * scales and mirror: less memory, and the norm is not repeated on every rank. Results cross links
+ * as they are: fewer bytes than QRD_RESIDUAL_FULL without a codec and with FP8 without mirror, more
+ * bytes with a codec. The algorithm is two_shot whatever the policy says, weight is the owner's.
+ * Without a codec the same bits as QRD_RESIDUAL_FULL; with one the sums are quantized once, on the
+ * way to the owner, not twice. */
 typedef struct qrd_rms_norm {
   size_t struct_bytes;
   uint64_t tokens;        /* rows, from 1 */

@@ -153,8 +153,9 @@ TEST_F(HostileMemoryTest, EveryBadFieldOfRmsNormIsRefusedByFieldValueAndBound) {
        "count is 256: residual_out has room for 128"},
       // Sharded: one row of a rank of two, so the same place has room, and what is too far has not.
       {[](auto* n) { n->residual_layout = 1, n->residual_out.offset_bytes = 65536 - 240; },
-       "count is 128: residual_out has room for 120"},
-      {[](auto* n) { n->residual_layout = 1, n->residual_out = {}; }, "residual_out: arena_id is 0"},
+       "own rows * hidden is 128: residual_out has room for 120"},
+      {[](auto* n) { n->residual_layout = 1, n->residual_out = {}; },
+       "residual_out: arena_id is 0"},
   };
   for (const Case& test : cases) {
     const RawCompletion c = run([&](shm::Descriptor* d) { test.change(&d->rms_norm); });
