@@ -40,7 +40,7 @@ TEST(ExportsTest, OnlyTheFunctionsOfTheHeaderAreExported) {
           "qrd_mem_import@@QRD_0", "qrd_mem_release@@QRD_0", "qrd_all_reduce_on_stream@@QRD_0",
           "qrd_comm_async_error@@QRD_0", "qrd_stream_stats@@QRD_0", "qrd_all_reduce@@QRD_0",
           "qrd_wait@@QRD_0", "qrd_test@@QRD_0", "qrd_all_reduce_rms_norm@@QRD_0",
-          "qrd_all_reduce_rms_norm_on_stream@@QRD_0"));
+          "qrd_all_reduce_rms_norm_on_stream@@QRD_0", "qrd_owned_rows@@QRD_0"));
 }
 
 TEST(ExportsTest, DependsOnProtobufLiteAndTheLanguagesOnly) {

@@ -151,9 +151,8 @@ TEST_F(HostileMemoryTest, EveryBadFieldOfRmsNormIsRefusedByFieldValueAndBound) {
       {[](auto* n) { n->eps_bits = 0; }, "eps = 0: want a finite number"},
       {[](auto* n) { n->residual_out.offset_bytes = 65536 - 256; },
        "count is 256: residual_out has room for 128"},
-      // Sharded: one row of a rank of two, so the same place has room, and what is too far has not.
       {[](auto* n) { n->residual_layout = 1, n->residual_out.offset_bytes = 65536 - 240; },
-       "own rows * hidden is 128: residual_out has room for 120"},
+       "own rows * hidden is 256: residual_out has room for 120"},
       {[](auto* n) { n->residual_layout = 1, n->residual_out = {}; },
        "residual_out: arena_id is 0"},
   };
