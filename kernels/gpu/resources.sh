@@ -55,6 +55,8 @@ for codec in "${codecs[@]}"; do
     }
     function short(s,  n) {
       if (s ~ /RowsKernel/) return s ~ /RowSourceE1E/ ? "add_rms_norm" : s ~ /RowSourceE0E/ ? "norm" : "quantize"
+      if (s ~ /ScatterKernel/) return "Scatter"
+      if (s ~ /OwnedRowsKernel/) return s ~ /ELb1E/ ? "owned_sums" : "owned_rows"
       match(s, /(OneShot|TwoShot|Encode|Decode)(RmsNorm)?Kernel/)
       n = substr(s, RSTART, RLENGTH - 6)
       sub(/RmsNorm/, "", n)
