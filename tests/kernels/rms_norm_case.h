@@ -92,7 +92,7 @@ class GuardedTensor {
   std::byte* data() { return memory_.get() + before_; }
   void Set(const Bytes& contents) {
     ASSERT_EQ(contents.size(), bytes_);
-    std::memcpy(data(), contents.data(), bytes_);
+    if (bytes_ != 0) std::memcpy(data(), contents.data(), bytes_);
   }
   Bytes Get() { return {data(), data() + bytes_}; }
   bool GuardsAreIntact() {
