@@ -54,9 +54,9 @@ for codec in "${codecs[@]}"; do
       name = ""
     }
     function short(s,  n) {
+      if (s ~ /OwnedRowsKernel/) return s ~ /ELb1E/ ? "owned_sums" : "owned_rows"
       if (s ~ /RowsKernel/) return s ~ /RowSourceE1E/ ? "add_rms_norm" : s ~ /RowSourceE0E/ ? "norm" : "quantize"
       if (s ~ /ScatterKernel/) return "Scatter"
-      if (s ~ /OwnedRowsKernel/) return s ~ /ELb1E/ ? "owned_sums" : "owned_rows"
       match(s, /(OneShot|TwoShot|Encode|Decode)(RmsNorm)?Kernel/)
       n = substr(s, RSTART, RLENGTH - 6)
       sub(/RmsNorm/, "", n)
