@@ -179,6 +179,11 @@ uint64_t CodedSumOfOwners(const LaunchParams& params, Elements range, Sink& sink
       const uint32_t owner = owners.Owner(block.first + at);
       const size_t end = std::min<uint64_t>(owners.End() - block.first, block.count);
       Accumulate<kDtype>(params, block, codec, owner, s);
+      if (at == 0 && end == block.count) {  // one owner's, as almost all are
+        nonfinite += RoundBlock<kDtype>(s.acc, block.count, sink.Place());
+        sink.Take(block.first, block.count);
+        return;
+      }
       RoundBlock<kDtype>(s.acc, block.count, sums);
       std::memcpy(sink.Place() + at, sums + at, (end - at) * sizeof(T));
       at = end;

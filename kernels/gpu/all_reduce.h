@@ -61,7 +61,11 @@ class AllReduce {
 #pragma unroll 1
     for (uint32_t step = 0; step < args_.steps; ++step) {
       const uint64_t index = TileOfStep(step);
-      SendToOwners([&](uint32_t owner) { return OwnedTile(args_, owner, index); });
+#pragma unroll 1
+      for (uint32_t owner = NextRank(exchange_.rank()); owner != exchange_.rank();
+           owner = NextRank(owner)) {
+        SendTile(owner, wave_, OwnedTile(args_, owner, index));
+      }
       const TileSpan own = OwnedTile(args_, exchange_.rank(), index);
       PrefetchTile<kDtype>(Input(), own);
       epilogue_.Prefetch(own);
@@ -149,19 +153,13 @@ class AllReduce {
                          : EncodeTile<kCodec, kDtype, false, false>(Input(), span, scratch_);
   }
 
-  // tile_of(owner): encoded, to each other owner; it may be empty.
-  template <typename TileOf>
-  QRD_DEVICE void SendToOwners(TileOf tile_of) const {
-#pragma unroll 1
-    for (uint32_t owner = NextRank(exchange_.rank()); owner != exchange_.rank();
-         owner = NextRank(owner)) {
-      const TileSpan span = tile_of(owner);
-      if (span.elements == 0) continue;
-      const uint32_t bytes = EncodeInput(span);
-      WaveBarrier();
-      CopyTile<true>(scratch_, bytes, exchange_.Slot(owner, exchange_.rank(), wave_));
-      WaveBarrier();
-    }
+  // A tile of the input, encoded, to its owner's slot `position`; it may be empty.
+  QRD_DEVICE void SendTile(uint32_t owner, uint32_t position, const TileSpan& span) const {
+    if (span.elements == 0) return;
+    const uint32_t bytes = EncodeInput(span);
+    WaveBarrier();
+    CopyTile<true>(scratch_, bytes, exchange_.Slot(owner, exchange_.rank(), position));
+    WaveBarrier();
   }
 
   // Tiles `first` to first + turn_tiles - 1 of every other owner, encoded by all waves in turn: few
@@ -172,12 +170,7 @@ class AllReduce {
     for (uint32_t i = wave_; i < sends; i += kWaves) {
       uint32_t owner = exchange_.rank() + 1 + i / tiles;
       if (owner >= args_.world_size) owner -= args_.world_size;
-      const TileSpan span = OwnedRowsTile(args_, norm, owner, first + i % tiles);
-      if (span.elements == 0) continue;
-      const uint32_t bytes = EncodeInput(span);
-      WaveBarrier();
-      CopyTile<true>(scratch_, bytes, exchange_.Slot(owner, exchange_.rank(), i % tiles));
-      WaveBarrier();
+      SendTile(owner, i % tiles, OwnedRowsTile(args_, norm, owner, first + i % tiles));
     }
   }
 
