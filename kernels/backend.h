@@ -108,8 +108,8 @@ class DeviceGroup {
 
   // Puts a validated operation on the devices and returns. Once rank r's output is complete, and
   // visible to every process, the device stores 1 into *done_words[r] (null: no such word; else in
-  // DeviceVisibleMemory); it does so for every launched operation, also for one that fails. Returns
-  // a ticket; tickets count up. Not OK: nothing was launched and no word will be written;
+  // DeviceVisibleMemory); so it is for every launched operation, also for one that fails (then by
+  // the host, in Poll() or the next Launch(), if the device has not). Returns a ticket; tickets count up. Not OK: nothing was launched and no word will be written;
   // RESOURCE_EXHAUSTED: too many in flight, try again after a Poll() that says done.
   virtual absl::StatusOr<uint64_t> Launch(const LaunchParams& params,
                                           std::span<std::atomic<uint32_t>* const> done_words) = 0;

@@ -32,6 +32,9 @@ inline constexpr int kMemoryTypeDevice = 2;
 // CUipcMem_flags, CUstream_flags, CU_MEMHOSTREGISTER_*.
 inline constexpr unsigned kIpcLazyEnablePeerAccess = 1;
 inline constexpr unsigned kStreamNonBlocking = 1;
+// CU_STREAM_LEGACY and CU_STREAM_PER_THREAD, as addresses.
+inline constexpr uintptr_t kStreamLegacy = 1;
+inline constexpr uintptr_t kStreamPerThread = 2;
 inline constexpr unsigned kHostRegisterPortable = 1;
 inline constexpr unsigned kHostRegisterDeviceMap = 2;
 // CUstreamCaptureStatus, CUstreamCaptureMode.
@@ -100,6 +103,7 @@ static_assert(sizeof(BatchMemOp) == 48);
   REQUIRED(StreamDestroy, cuStreamDestroy_v2, (void* stream))                                    \
   REQUIRED(StreamQuery, cuStreamQuery, (void* stream))                                           \
   REQUIRED(StreamIsCapturing, cuStreamIsCapturing, (void* stream, int* status))                  \
+  OPTIONAL(StreamGetFlags, cuStreamGetFlags, (void* stream, unsigned* flags))                    \
   OPTIONAL(StreamGetId, cuStreamGetId, (void* stream, unsigned long long* id))                   \
   OPTIONAL(ExchangeCaptureMode, cuThreadExchangeStreamCaptureMode, (int* mode))                  \
   OPTIONAL(StreamWriteValue32, cuStreamWriteValue32_v2,                                          \

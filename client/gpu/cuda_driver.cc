@@ -55,6 +55,7 @@ class CudaDriver : public Driver {
   }
   void DestroyStream(Stream stream) override { api_.StreamDestroy(stream); }
   qrd_status StreamDone(Stream stream, bool* done) override;
+  bool IsNonBlocking(Stream stream) override;
   bool StreamId(Stream stream, uint64_t* id) override;
   qrd_status CaptureState(Stream stream, Capture* capture) override;
   qrd_status Copy(Stream stream, DevicePtr to, DevicePtr from, size_t bytes) override {
@@ -275,6 +276,18 @@ qrd_status CudaDriver::StreamDone(Stream stream, bool* done) {
   const int result = api_.StreamQuery(stream);
   *done = result == cuda::kSuccess;
   return result == cuda::kErrorNotReady ? QRD_OK : Check(result, "cuStreamQuery");
+}
+
+bool CudaDriver::IsNonBlocking(Stream stream) {
+  // The two default streams have handles of their own.
+  const auto handle = reinterpret_cast<uintptr_t>(stream);
+  if (handle == 0 || handle == cuda::kStreamLegacy || handle == cuda::kStreamPerThread) {
+    return false;
+  }
+  unsigned flags = 0;
+  return api_.StreamGetFlags != nullptr &&
+         api_.StreamGetFlags(stream, &flags) == cuda::kSuccess &&
+         (flags & cuda::kStreamNonBlocking) != 0;
 }
 
 bool CudaDriver::StreamId(Stream stream, uint64_t* id) {

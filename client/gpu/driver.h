@@ -102,6 +102,9 @@ class Driver {
   virtual qrd_status CreateStream(Stream* stream) = 0;  // does not synchronize with the default one
   virtual void DestroyStream(Stream stream) = 0;
   virtual qrd_status StreamDone(Stream stream, bool* done) = 0;
+  // No other stream orders it (as a default stream does): when it is done, what is put on it next
+  // has nothing to wait for. False also if the driver cannot tell.
+  virtual bool IsNonBlocking(Stream stream) = 0;
   // A number that no other stream of the process has had. False: the driver cannot tell.
   virtual bool StreamId(Stream stream, uint64_t* id) = 0;
   virtual qrd_status CaptureState(Stream stream, Capture* capture) = 0;

@@ -67,6 +67,7 @@ class HipDriver : public Driver {
   }
   void DestroyStream(Stream stream) override { Ignore(api_.StreamDestroy(stream)); }
   qrd_status StreamDone(Stream stream, bool* done) override;
+  bool IsNonBlocking(Stream) override { return false; }  // the use of it was not run on AMD
   bool StreamId(Stream, uint64_t*) override { return false; }
   qrd_status CaptureState(Stream stream, Capture* capture) override;
   qrd_status Copy(Stream stream, DevicePtr to, DevicePtr from, size_t bytes) override {

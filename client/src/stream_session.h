@@ -97,6 +97,9 @@ class StreamSession {
   qrd_status Enqueue(gpu::Stream stream, bool captured, std::vector<gpu::Step>* steps, bool* begun);
   qrd_status PassUnused(gpu::Stream stream, uint32_t ticket, const StreamKey& key,
                         qrd_status status, bool* begun);
+  // The stream has nothing to wait for, so the host may ring in its place: one way through the
+  // device less. Looks at the stream, but not at every call of somebody whose streams are busy.
+  bool MayRing(gpu::Stream stream, const StreamKey& key);
   gpu::DevicePtr Word(const void* word, const void* page, gpu::DevicePtr device_page) const {
     return device_page + static_cast<gpu::DevicePtr>(static_cast<const std::byte*>(word) -
                                                      static_cast<const std::byte*>(page));
@@ -125,6 +128,11 @@ class StreamSession {
 
   uint32_t last_ticket_ = 0;
   StreamKey last_stream_;
+
+  StreamKey looked_at_;  // by MayRing
+  bool non_blocking_ = false;
+  uint32_t busy_looks_ = 0;  // grows with every busy stream that MayRing sees in a row
+  uint32_t looks_to_skip_ = 0;
 };
 
 }  // namespace qrd::client

@@ -140,6 +140,7 @@ class Engine {
   uint32_t streams_ = 0;        // sessions with a stream segment
   uint64_t earliest_deadline_ns_ = UINT64_MAX;
   uint64_t last_active_ns_ = 0;
+  uint32_t idle_turns_ = 0;
   uint64_t spin_ns_;  // how long to spin before sleeping: adapts to how soon work comes
 };
 

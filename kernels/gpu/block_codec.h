@@ -186,23 +186,52 @@ struct BlockCodec {
 #endif
   }
 
+#if defined(QRD_HAS_E2M1_CONVERT)
+  static QRD_DEVICE Planes EncodeFp4(const Floats& v) {
+    uint32_t codes = PutE2m1Pair<0>(0, v.v[0], v.v[1]);
+    codes = PutE2m1Pair<1>(codes, v.v[2], v.v[3]);
+    codes = PutE2m1Pair<2>(codes, v.v[4], v.v[5]);
+    return {PutE2m1Pair<3>(codes, v.v[6], v.v[7]), 0, 0};
+  }
+  static QRD_DEVICE void DecodeFp4(uint32_t codes, float scale, Floats& y) {
+    GetE2m1Pair<0>(codes, y.v);
+    GetE2m1Pair<1>(codes, y.v + 2);
+    GetE2m1Pair<2>(codes, y.v + 4);
+    GetE2m1Pair<3>(codes, y.v + 6);
+#pragma unroll
+    for (uint32_t j = 0; j < kOctet; ++j) y.v[j] *= scale;
+  }
+#else
+  static QRD_DEVICE Planes EncodeFp4(const Floats& v) { return EncodeCodes(v); }
+  static QRD_DEVICE void DecodeFp4(uint32_t codes, float scale, Floats& y) {
+    const Lookup8 levels(0x03020100, 0x0C080604, codes);  // twice the value
+    LookUpFp4<0>(levels, codes, scale, y);
+  }
+#endif
+
   static QRD_DEVICE Planes EncodeScaled(const Floats& v) {
     if constexpr (kCodec == Codec::kFp8) {
       return EncodeFp8(v);
+    } else if constexpr (kCodec == Codec::kFp4) {
+      return EncodeFp4(v);
     } else {
-      CodePairs codes;
-#pragma unroll
-      for (uint32_t j = 0; j < 4; ++j) {
-        codes.w[j] = PackLow16(CodeOf(v.v[j]), CodeOf(v.v[j + 4]));
-        if constexpr (kKind == CodecKind::kInt) {
-          codes.w[j] = MinS16x2(MaxS16x2(codes.w[j], 0), (2 * kLevels - 1) * 0x00010001u);
-        } else {
-          codes.w[j] = (codes.w[j] & 0x00070007u) |
-                       (PackHigh16(Bits(v.v[j]), Bits(v.v[j + 4])) >> 12 & 0x00080008u);
-        }
-      }
-      return PackCodes(codes);
+      return EncodeCodes(v);
     }
+  }
+
+  static QRD_DEVICE Planes EncodeCodes(const Floats& v) {
+    CodePairs codes;
+#pragma unroll
+    for (uint32_t j = 0; j < 4; ++j) {
+      codes.w[j] = PackLow16(CodeOf(v.v[j]), CodeOf(v.v[j + 4]));
+      if constexpr (kKind == CodecKind::kInt) {
+        codes.w[j] = MinS16x2(MaxS16x2(codes.w[j], 0), (2 * kLevels - 1) * 0x00010001u);
+      } else {
+        codes.w[j] = (codes.w[j] & 0x00070007u) |
+                     (PackHigh16(Bits(v.v[j]), Bits(v.v[j + 4])) >> 12 & 0x00080008u);
+      }
+    }
+    return PackCodes(codes);
   }
 
   static QRD_DEVICE Planes PackCodes(const CodePairs& codes) {
@@ -267,8 +296,7 @@ struct BlockCodec {
         y.v[4 * half + 3] = Fp16High(odd) * 256.0f * scale;
       }
     } else if constexpr (kCodec == Codec::kFp4) {
-      const Lookup8 levels(0x03020100, 0x0C080604, planes.low);  // twice the value
-      DecodeFp4<0>(levels, planes.low, scale, y);
+      DecodeFp4(planes.low, scale, y);
     } else if constexpr (kWidth0 == 8) {
       DecodeBytes(planes.low, scale, y.v);
       DecodeBytes(planes.high, scale, y.v + 4);
@@ -304,10 +332,10 @@ struct BlockCodec {
   }
 
   template <uint32_t kIndex>
-  static QRD_DEVICE void DecodeFp4(const Lookup8& levels, uint32_t codes, float scale, Floats& y) {
+  static QRD_DEVICE void LookUpFp4(const Lookup8& levels, uint32_t codes, float scale, Floats& y) {
     const uint32_t sign = codes << (28 - 4 * kIndex) & 0x80000000u;
     y.v[kIndex] = Float(Bits(levels.Half<kIndex>()) | sign) * scale;
-    if constexpr (kIndex + 1 < kOctet) DecodeFp4<kIndex + 1>(levels, codes, scale, y);
+    if constexpr (kIndex + 1 < kOctet) LookUpFp4<kIndex + 1>(levels, codes, scale, y);
   }
 };
 

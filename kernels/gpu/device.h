@@ -29,6 +29,10 @@
 //   v >= t, else 0. ByteToFloat<k>(w, bias): byte k less a whole number. FloorBits(v),
 //   HalfFloorBits(v), 0 <= v < 2^22: floor(v) and floor(v / 2) + 2, plus the bits 0x4B000000. Fma:
 //   fused, for use where the product is exact. Divide, Sqrt: correctly rounded.
+// Conversions that some devices have. QRD_HAS_E4M3_CONVERT: EncodeE4m3Pair(a, b), |v| < 2^16: codes
+//   to nearest even, saturating, a in the low byte. QRD_HAS_E2M1_CONVERT: PutE2m1Pair<k>(w, a, b):
+//   w with byte k replaced by two such codes, a in the low nibble; GetE2m1Pair<k>(w, pair): back.
+//   Both keep the sign of zero.
 // Flags between ranks. StoreReleaseSystem: every store that this thread made or observed before it
 //   is visible to whoever sees the flag, on any device of the node. LoadRelaxedSystem, then
 //   AcquireSystem() once the value is right: loads after it see what the release published.

@@ -119,7 +119,6 @@ QRD_DEVICE float Fp16High(uint32_t w) {
   return value;
 }
 
-// E4M3 codes of two values, |v| < 2^16: nearest even, saturating, a in the low byte.
 #define QRD_HAS_E4M3_CONVERT 1
 QRD_DEVICE uint32_t EncodeE4m3Pair(float a, float b) {
   uint16_t pair;

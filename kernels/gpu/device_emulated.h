@@ -221,6 +221,51 @@ class Lookup8 {
   uint32_t nibbles_;
 };
 
+#if defined(QRD_EMULATED_CONVERT)
+// Stand-ins for what gfx950 has, so that their users are tested: the code whose value is nearest,
+// the even one of two.
+template <typename ValueOf>
+uint32_t NearestCode(float v, uint32_t last, ValueOf value_of) {
+  const float magnitude = std::fabs(v);
+  uint32_t best = 0;
+  for (uint32_t code = 1; code <= last; ++code) {
+    const float distance = std::fabs(value_of(code) - magnitude);
+    const float shortest = std::fabs(value_of(best) - magnitude);
+    if (distance < shortest || (distance == shortest && code % 2 == 0)) best = code;
+  }
+  return best;
+}
+#define QRD_HAS_E4M3_CONVERT 1
+inline uint32_t EncodeE4m3Pair(float a, float b) {
+  const auto value = [](uint32_t code) {
+    const int exponent = static_cast<int>(code >> 3);
+    return exponent == 0 ? std::ldexp(static_cast<float>(code), -9)
+                         : std::ldexp(1.0f + static_cast<float>(code & 7) / 8.0f, exponent - 7);
+  };
+  const auto code = [&](float v) {
+    return NearestCode(v, 0x7E, value) | (std::signbit(v) ? 0x80u : 0);
+  };
+  return code(a) | code(b) << 8;
+}
+#define QRD_HAS_E2M1_CONVERT 1
+inline constexpr float kE2m1Values[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+template <int kByte>
+uint32_t PutE2m1Pair(uint32_t codes, float a, float b) {
+  const auto code = [](float v) {
+    return NearestCode(v, 7, [](uint32_t c) { return kE2m1Values[c]; }) |
+           (std::signbit(v) ? 8u : 0);
+  };
+  return (codes & ~(0xFFu << 8 * kByte)) | (code(a) | code(b) << 4) << 8 * kByte;
+}
+template <int kByte>
+void GetE2m1Pair(uint32_t codes, float* pair) {
+  for (int i = 0; i < 2; ++i) {
+    const uint32_t code = codes >> (8 * kByte + 4 * i) & 15;
+    pair[i] = std::copysign(kE2m1Values[code & 7], (code & 8) != 0 ? -1.0f : 1.0f);
+  }
+}
+#endif
+
 inline float Reciprocal(float x) { return 1.0f / x; }
 inline float Fma(float a, float b, float c) { return std::fma(a, b, c); }
 inline float Divide(float a, float b) { return a / b; }

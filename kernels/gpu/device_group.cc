@@ -112,10 +112,21 @@ absl::Status DevicePool::MakeHealthy() {
     }
   }
   for (Slot& slot : slots_) {
+    StoreMissedDone(&slot);  // the reset forgets who has come to the end
     if (slot.ticket != 0 && slot.failure.ok()) slot.failure = health;
   }
   counted_ = 0;
   return collective_->Reset();
+}
+
+void DevicePool::StoreMissedDone(Slot* slot) {
+  const auto index = static_cast<uint32_t>(slot - slots_.data());
+  for (uint32_t rank = 0; rank < device_of_rank_.size(); ++rank) {
+    std::atomic<uint32_t>* const word = std::exchange(slot->done_words[rank], nullptr);
+    if (word != nullptr && !collective_->HasStoredDone(rank, index)) {
+      word->store(1, std::memory_order_release);
+    }
+  }
 }
 
 absl::Status DevicePool::WriteWords(size_t slot,
@@ -157,9 +168,20 @@ absl::StatusOr<uint64_t> DevicePool::Launch(const LaunchParams& params,
   for (size_t i = 0; i < streams_.size(); ++i) {
     Word(slot, i).store(static_cast<uint32_t>(ticket) - 1, std::memory_order_relaxed);
   }
+  Slot next;
+  next.ticket = ticket;
+  next.count_is_last = collective_->CountIsLast(params);
+  std::array<uint32_t*, kWorldSizeMax> told = {};  // of next.done_words, as the devices see them
+  for (size_t rank = 0; next.count_is_last && rank < done_words.size(); ++rank) {
+    next.done_words[rank] = done_words[rank];
+    if (done_words[rank] != nullptr)
+      told[rank] = static_cast<uint32_t*>(visible_->Translate(done_words[rank]));
+  }
   absl::Status status;
   if (params.algorithm != Algorithm::kLibrary) {
-    status = collective_->Launch(params, streams_, static_cast<uint32_t>(slot));
+    const size_t tells = next.count_is_last ? device_of_rank_.size() : 0;
+    status =
+        collective_->Launch(params, streams_, static_cast<uint32_t>(slot), {told.data(), tells});
   } else if (library_ != nullptr) {
     status = library_->AllReduce(params, streams_);
     if (!status.ok()) lost_ = status;  // some devices may have got their part, which waits
@@ -175,10 +197,9 @@ absl::StatusOr<uint64_t> DevicePool::Launch(const LaunchParams& params,
     return status;
   }
   if (GpuCollective::IsCounted(params)) ++counted_;
-  // Who gives done words wants to know that they were stored, by the streams.
-  const bool host_waited =
-      std::ranges::all_of(done_words, [](const auto* word) { return word == nullptr; });
-  *free = {ticket, absl::OkStatus(), host_waited && collective_->CountIsLast(params), counted_};
+  next.count = counted_;
+  *free = next;
+  if (next.count_is_last) done_words = {};
   status = WriteWords(slot, done_words);
   if (!status.ok()) {
     lost_ = status;  // the streams are in no known state
@@ -199,6 +220,7 @@ absl::StatusOr<DeviceGroup::Progress> DevicePool::Poll(uint64_t ticket) {
   }
   absl::Status failure = !lost_.ok() ? lost_ : found->failure;
   if (failure.ok()) failure = collective_->Health();
+  if (lost_.ok()) StoreMissedDone(&*found);
   *found = {};
   if (!failure.ok()) return failure;
   return DeviceGroup::Progress{true, collective_->non_finite(static_cast<uint32_t>(slot))};

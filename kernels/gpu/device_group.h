@@ -10,6 +10,8 @@
 //      its own. One that ended by its kernels' count may leave its slot before the streams have
 //      written its words: they hold its ticket, which nobody waits for any more.
 //   2. A launched operation's words are written by the streams, whatever the kernel says.
+//   3. A done word is stored once: by the kernel if it tells its end (for a rank that did not come
+//      to it, by the host, once the streams have passed the operation), else by the streams.
 #pragma once
 
 #include <array>
@@ -62,6 +64,8 @@ class DevicePool {
     // sooner than what the streams write after the kernels. Else the streams tell.
     bool count_is_last = false;
     uint32_t count = 0;
+    // By rank, null: none. Of one whose count is last, until they are stored.
+    std::array<std::atomic<uint32_t>*, kWorldSizeMax> done_words = {};
   };
 
   DevicePool(std::vector<int> device_of_rank, const VisibleMemory* visible)
@@ -74,8 +78,11 @@ class DevicePool {
   bool Passed(size_t slot) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The collective works: after a failure, once the streams are empty, it is reset.
   absl::Status MakeHealthy() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Puts the end of the slot's operation on the streams, done words of its own first.
   absl::Status WriteWords(size_t slot, std::span<std::atomic<uint32_t>* const> done_words)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The streams have passed the slot's operation: stores the done words that its kernel has not.
+  void StoreMissedDone(Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // INTERNAL if a device failed for good; then for ever.
   absl::Status CheckDevices() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::atomic_ref<uint32_t> Word(size_t slot, size_t device_index) const {

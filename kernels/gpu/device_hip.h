@@ -164,12 +164,27 @@ QRD_DEVICE uint32_t RoundPairBf16(float a, float b) {
 
 #if defined(__gfx950__) && !defined(QRD_NO_FP8_CONVERT)
 // OCP E4M3 on gfx950 (v_cvt_pk_fp8_f32); gfx942 has the FNUZ form, which has other bytes. The clamp
-// makes it saturate.
+// makes it saturate. (Not for decoding: 0x7F is 480 on the wire, here it is NaN.)
 #define QRD_HAS_E4M3_CONVERT 1
 QRD_DEVICE uint32_t EncodeE4m3Pair(float a, float b) {
   a = __builtin_amdgcn_fmed3f(a, -448.0f, 448.0f);
   b = __builtin_amdgcn_fmed3f(b, -448.0f, 448.0f);
   return __builtin_amdgcn_cvt_pk_fp8_f32(a, b, 0, false) & 0xFFFF;
+}
+// v_cvt_scalef32_pk_fp4_f32 and back, with the scale 1: that operand's exponent alone counts, and
+// scales on the wire have mantissas.
+#define QRD_HAS_E2M1_CONVERT 1
+template <int kByte>
+QRD_DEVICE uint32_t PutE2m1Pair(uint32_t codes, float a, float b) {
+  a = __builtin_amdgcn_fmed3f(a, -6.0f, 6.0f);
+  b = __builtin_amdgcn_fmed3f(b, -6.0f, 6.0f);
+  return __builtin_amdgcn_cvt_scalef32_pk_fp4_f32(codes, a, b, 1.0f, kByte);
+}
+template <int kByte>
+QRD_DEVICE void GetE2m1Pair(uint32_t codes, float* pair) {
+  const auto values = __builtin_amdgcn_cvt_scalef32_pk_f32_fp4(codes, 1.0f, kByte);
+  pair[0] = values[0];
+  pair[1] = values[1];
 }
 #endif
 

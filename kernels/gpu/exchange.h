@@ -72,6 +72,10 @@ class Exchange {
     status.operations = operations;
     control->operations = operations;
     control->non_finite = 0;
+    if (args_.done[rank_] != nullptr) {
+      StoreReleaseSystem(args_.done[rank_], 1);  // first: a stream waits for it
+      status.done_stored = 1;
+    }
     StoreReleaseSystem(&status.finished, static_cast<uint32_t>(operations));
   }
 

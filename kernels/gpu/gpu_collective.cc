@@ -203,13 +203,18 @@ AllReduceArgs GpuCollective::MakeArgs(const LaunchParams& params, uint32_t resul
 }
 
 absl::Status GpuCollective::Launch(const LaunchParams& params, std::span<const hipStream_t> streams,
-                                   uint32_t result_slot) {
-  return LaunchRanks(params, ~uint32_t{0}, streams, result_slot);
+                                   uint32_t result_slot, std::span<uint32_t* const> done) {
+  return LaunchRanks(params, ~uint32_t{0}, streams, result_slot, done);
 }
 
 absl::Status GpuCollective::LaunchRanks(const LaunchParams& params, uint32_t rank_bits,
-                                        std::span<const hipStream_t> streams,
-                                        uint32_t result_slot) {
+                                        std::span<const hipStream_t> streams, uint32_t result_slot,
+                                        std::span<uint32_t* const> done) {
+  if (!done.empty() && (done.size() != world_size() || !CountIsLast(params))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("done has ", done.size(), ": want none, or ", world_size(),
+                     " where counting the operation is the last thing that it does"));
+  }
   if (result_slot >= options_.result_slots) {
     return absl::InvalidArgumentError(
         absl::StrCat("result_slot = ", result_slot, ": want 0 to ", options_.result_slots - 1));
@@ -223,13 +228,15 @@ absl::Status GpuCollective::LaunchRanks(const LaunchParams& params, uint32_t ran
     return absl::FailedPreconditionError(
         absl::StrCat("the communicator has failed and was not reset: ", status.ToString()));
   }
-  // The slot's last operation may have left a count, and not every one has a kernel.
+  // The slot's last operation may have left some, and not every one has a kernel.
   for (uint32_t r = 0; r < world_size(); ++r) {
-    std::atomic_ref<uint64_t>(status_[result_slot * world_size() + r].non_finite)
-        .store(0, std::memory_order_relaxed);
+    RankStatus& of_rank = status_[result_slot * world_size() + r];
+    std::atomic_ref<uint64_t>(of_rank.non_finite).store(0, std::memory_order_relaxed);
+    std::atomic_ref<uint32_t>(of_rank.done_stored).store(0, std::memory_order_relaxed);
   }
   if (params.count == 0) return absl::OkStatus();
   RmsNormReduceArgs args = {MakeArgs(params, result_slot), {}};
+  std::ranges::copy(done, args.reduce.done);
   if (params.epilogue == Epilogue::kRmsNorm) {
     args.norm = MakeRmsNormArgs(params.rms_norm, params.world_size);
     PlanRows(params.codec, params.algorithm, blocks_[static_cast<size_t>(params.codec)], &args);
@@ -366,6 +373,10 @@ bool GpuCollective::HasFinished(uint32_t result_slot, uint32_t count) const {
     if (std::atomic_ref<uint32_t>(finished).load(std::memory_order_acquire) != count) return false;
   }
   return true;
+}
+
+bool GpuCollective::HasStoredDone(uint32_t rank, uint32_t result_slot) const {
+  return ReadShared(status_[result_slot * world_size() + rank].done_stored) != 0;
 }
 
 uint64_t GpuCollective::non_finite(uint32_t result_slot) const {

@@ -49,12 +49,15 @@ class GpuCollective {
 
   // Puts the operation on streams[i] for devices()[i]. Tensors are reachable from every device.
   // FAILED_PRECONDITION after a timeout or an abort, until Reset(). Counts go to `result_slot`.
+  // `done`: empty, or a word of each rank (or null), as the device sees it, in which the kernel
+  // stores 1 before it counts the operation; only where CountIsLast(). One that gives up does not.
   absl::Status Launch(const LaunchParams& params, std::span<const hipStream_t> streams,
-                      uint32_t result_slot = 0);
+                      uint32_t result_slot = 0, std::span<uint32_t* const> done = {});
   // Only the ranks whose bit is set; somebody launches the others. The parts of one operation must
   // be able to run at the same time.
   absl::Status LaunchRanks(const LaunchParams& params, uint32_t rank_bits,
-                           std::span<const hipStream_t> streams, uint32_t result_slot = 0);
+                           std::span<const hipStream_t> streams, uint32_t result_slot = 0,
+                           std::span<uint32_t* const> done = {});
 
   // OK; DEADLINE_EXCEEDED naming who waited for whom; ABORTED. Looks at host memory only: results
   // of an operation that failed are not defined.
@@ -75,6 +78,8 @@ class GpuCollective {
   bool CountIsLast(const LaunchParams& params) const;
   // The slot's last operation was number `count` (its low bits) of every rank.
   bool HasFinished(uint32_t result_slot, uint32_t count) const;
+  // The rank's kernel has stored its `done`. Final once the stream has passed the operation.
+  bool HasStoredDone(uint32_t rank, uint32_t result_slot) const;
   uint64_t non_finite(uint32_t result_slot = 0) const;
 
   const std::vector<int>& devices() const { return devices_; }

@@ -64,6 +64,7 @@ struct alignas(64) RankStatus {
   uint32_t timed_out;   // 1: a wait passed its bound, sticky
   uint32_t missing;     // the rank that was waited for
   uint32_t block, epoch;
+  uint32_t done_stored;  // 1: this rank has come to its AllReduceArgs::done
   // The low bits of `operations`, stored last, release: who sees them sees the operation's results
   // and the fields above.
   uint32_t finished;
@@ -75,6 +76,9 @@ struct AllReduceArgs {
   Control* controls[kWorldSizeMax];
   uint8_t* inboxes[kWorldSizeMax];
   RankStatus* status;  // of all ranks, host memory
+  // Host memory, null: none. The rank's last block stores 1, release, when all its results are
+  // there. Not stored by who gives up.
+  uint32_t* done[kWorldSizeMax];
   uint32_t* abort;     // host memory; not 0: give up
   uint64_t count;
   uint64_t timeout_ns;   // bound of one wait

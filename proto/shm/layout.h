@@ -15,13 +15,13 @@
 // (release).
 //
 // Life of a stream-ordered operation: the client fills a free entry of the stream segment and puts
-// three steps on its stream: write entry + 1 to `doorbell`, wait until `done` is 1, write 0 to
-// `done`. When the steps run (once, or at every replay of a graph), the daemon sees `doorbell`,
-// copies the entry's descriptor out, stores 0 to `doorbell`, and runs the operation as the
-// session's next one. In the end the device stores 1 to `done` (or, if it failed, the daemon does),
-// and the daemon fills the entry's completion. The words toggle, so that a graph can be replayed;
-// one operation of a session is on its way at a time, so its streams must be ordered among
-// themselves.
+// three steps on its stream: write 0 to `done`, write entry + 1 to `doorbell` (both the client
+// itself may, if the stream is idle), wait until `done` is 1. When the steps run (once, or at every
+// replay of a graph), the daemon sees `doorbell`, copies the entry's descriptor out, stores 0 to
+// `doorbell`, and runs the operation as the session's next one. In the end the device stores 1 to
+// `done` (or, if it failed, the daemon does), and the daemon fills the entry's completion. The
+// words toggle, so that a graph can be replayed; one operation of a session is on its way at a
+// time, so its streams must be ordered among themselves.
 //
 // Thread safety: one producer and one consumer a ring; several client threads must lock among
 // themselves. There is no lock in shared memory.
@@ -225,7 +225,7 @@ struct alignas(kCacheLineBytes) StreamHeader {
   // Entry + 1 of the operation that the client's stream has come to; 0: none, or the daemon has it.
   alignas(kCacheLineBytes) std::atomic<uint32_t> doorbell;
   uint8_t padding1[60];
-  // 1: the operation is over, the client's stream may go on and stores 0.
+  // 1: the operation is over, the client's stream may go on. It stores 0 before it rings.
   alignas(kCacheLineBytes) std::atomic<uint32_t> done;
   uint8_t padding2[60];
   // Written by the daemon. Entry + 1 of the first operation that failed, 0: none (sticky).

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Conformance of the GPU kernels on the device of this machine:
-//   gpu_conformance GOLDEN_FOLDER [quick|rms_norm]
+//   gpu_conformance GOLDEN_FOLDER [quick|rms_norm|backend]
 // GOLDEN_FOLDER: golden files of codecs; those of epilogues are in its neighbour "epilogue". Prints
 // every failed check, last "N passed, N failed". `quick`: small counts, for compute-sanitizer;
-// `rms_norm`: only what has a norm. Exit status: 0 all passed, 1 a check failed, 2 bad arguments,
+// `rms_norm`: only what has a norm; `backend`: only the backend as the daemon uses it, and the
+// vendor's collective library. Exit status: 0 all passed, 1 a check failed, 2 bad arguments,
 // 77 no GPU.
 #include "conformance.h"
 
@@ -29,6 +30,13 @@ void RunInParallel(const std::vector<std::function<void()>>& work) {
 
 namespace {
 
+void RunBackend(Report* report) {
+  report->Section("the backend as the daemon uses it");
+  CheckBackend(report);
+  report->Section("the vendor's collective library");
+  CheckCollectiveLibrary(report);
+}
+
 void RunReductions(const std::string& golden, bool quick, Report* report) {
   report->Section("golden files: codecs");
   CheckGoldenCodecs(golden, report);
@@ -48,10 +56,7 @@ void RunReductions(const std::string& golden, bool quick, Report* report) {
   CheckSeparateLaunches(report);
   report->Section("two communicators");
   CheckTwoCommunicators(report);
-  if (!quick) {
-    report->Section("the backend as the daemon uses it");
-    CheckBackend(report);
-  }
+  if (!quick) RunBackend(report);
   report->Section("ranks on several devices");
   CheckManyDevices(report);
   if (quick) return;
@@ -94,8 +99,9 @@ int main(int argc, char** argv) {
   using namespace qrd::testing;  // NOLINT(google-build-using-namespace)
   if (argc == 4 && std::string(argv[1]) == "--import") return RunImport(argv[2], argv[3]);
   const std::string part = argc == 3 ? argv[2] : "";
-  if (argc < 2 || argc > 3 || (argc == 3 && part != "quick" && part != "rms_norm")) {
-    std::fprintf(stderr, "usage: gpu_conformance GOLDEN_FOLDER [quick|rms_norm]\n");
+  if (argc < 2 || argc > 3 ||
+      (argc == 3 && part != "quick" && part != "rms_norm" && part != "backend")) {
+    std::fprintf(stderr, "usage: gpu_conformance GOLDEN_FOLDER [quick|rms_norm|backend]\n");
     return 2;
   }
   int devices = 0;
@@ -106,6 +112,10 @@ int main(int argc, char** argv) {
   const auto target = qrd::gpu::DeviceTarget(0);
   std::printf("%d device(s), %s\n", devices, target.ok() ? target->c_str() : "?");
   Report report;
+  if (part == "backend") {
+    RunBackend(&report);
+    return report.Finish();
+  }
   if (part != "rms_norm") RunReductions(argv[1], part == "quick", &report);
   RunRmsNorm(argv[1], part == "quick", &report);
   return report.Finish();

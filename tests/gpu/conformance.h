@@ -31,6 +31,7 @@ void CheckSeparateLaunches(Report* report);
 void CheckTwoCommunicators(Report* report);
 void CheckManyDevices(Report* report);
 void CheckErrors(Report* report);
+void CheckCollectiveLibrary(Report* report);
 void CheckBackend(Report* report);
 // The other process of CheckBackend. Returns its exit status.
 int RunImport(const std::string& device, const std::string& hex);

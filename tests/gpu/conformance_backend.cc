@@ -122,7 +122,8 @@ void CheckResultsAndWords(Backend* backend, const std::string& device, Report* r
         report->Check(world_size == 1 || progress->nonfinite_count == test.data.non_finite,
                       "NaN and Inf of " + c.Describe());
         for (uint32_t r = 0; r < world_size; ++r) {
-          report->Check(words[r]->load() == (r % 2 == 0 ? 1u : 0u), "done word of " + c.Describe());
+          report->Check(words[r]->exchange(0) == (r % 2 == 0 ? 1u : 0u),
+                        "done word of " + c.Describe());
         }
         test.CheckOutputs(report);
         report->Check(absl::IsInvalidArgument((*group)->Poll(*ticket).status()),
@@ -185,9 +186,13 @@ void CheckAbortAndNewStart(Backend* backend, const std::string& device, Report* 
   ReduceCase c;
   c.count = 1 << 22;
   const ArenaCase test(backend, device, c, report);
-  const auto ticket = (*group)->Launch(test.Params(), {});
+  const Words words(backend, report);
+  for (uint32_t r = 0; r < 2; ++r) words[r]->store(0);
+  const auto ticket = (*group)->Launch(test.Params(), std::array{words[0], words[1]});
   (*group)->Abort();
   const auto progress = Await(group->get(), *ticket);
+  report->Check(words[0]->exchange(0) == 1 && words[1]->exchange(0) == 1,
+                "done words of an operation that was aborted");
   report->Check(absl::IsAborted(progress.status()) || (progress.ok() && progress->done),
                 "aborted: " + progress.status().ToString());
   absl::StatusOr<uint64_t> again = absl::ResourceExhaustedError("");
@@ -197,6 +202,7 @@ void CheckAbortAndNewStart(Backend* backend, const std::string& device, Report* 
   }
   if (!report->Check(again.status(), "a new start")) return;
   report->Check(Await(group->get(), *again).status(), "after the new start");
+  report->Check(words[0]->load() == 0 && words[1]->load() == 0, "done words are stored once");
   test.CheckOutputs(report);
 }
 

@@ -72,6 +72,8 @@ class EmulatedCommunicator {
     return true;
   }
   const gpu::RankStatus& status(uint32_t rank) const { return status_[rank]; }
+  // What the last operation's ranks have stored in their done words.
+  const std::vector<uint32_t>& done() const { return done_; }
   uint32_t aborted() const { return abort_; }
   uint64_t timeout_ns = 600'000'000'000;
   bool direct = true;  // as if all ranks were on one device
@@ -105,6 +107,8 @@ class EmulatedCommunicator {
       args.inboxes[r] = reinterpret_cast<uint8_t*>(inboxes_[r].data());
     }
     args.status = status_.data();
+    done_.assign(world_size_, 0);
+    for (const uint32_t r : present) args.done[r] = &done_[r];
     args.abort = &abort_;
     args.count = count;
     args.timeout_ns = timeout_ns;
@@ -122,6 +126,7 @@ class EmulatedCommunicator {
   std::vector<std::unique_ptr<gpu::Control>> controls_;
   std::vector<std::vector<Line>> inboxes_;
   std::vector<gpu::RankStatus> status_;
+  std::vector<uint32_t> done_;
   uint32_t abort_ = 0;
 };
 

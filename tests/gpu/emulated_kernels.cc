@@ -7,6 +7,8 @@ namespace qrd::gpu {
 template <Codec kCodec>
 const EmulatedKernels& EmulatedOf(Dtype dtype);
 
+std::span<const Codec> EmulatedCodecs() { return kAllCodecs; }
+
 const EmulatedKernels& EmulatedKernelsOf(Codec codec, Dtype dtype) {
   switch (codec) {
     case Codec::kNone:

@@ -3,6 +3,8 @@
 // the compiler does not take long.
 #pragma once
 
+#include <span>
+
 #include "kernels/gpu/kernel_args.h"
 #include "kernels/gpu/plan.h"
 #include "kernels/types.h"
@@ -18,6 +20,8 @@ struct EmulatedKernels {
   void (*decode_fp32)(const CodecArgs&);
 };
 
+// The codecs of this build of the kernels. (Those with a fused norm are told below.)
+std::span<const Codec> EmulatedCodecs();
 const EmulatedKernels& EmulatedKernelsOf(Codec codec, Dtype dtype);
 
 struct EmulatedRmsNormKernels {

@@ -89,7 +89,11 @@ class FakeDriver : public client::gpu::Driver {
     return QRD_OK;
   }
   void DestroyStream(Stream stream) override { queues.erase(stream); }
-  qrd_status StreamDone(Stream stream, bool* done) override { return *done = Run(stream), QRD_OK; }
+  qrd_status StreamDone(Stream stream, bool* done) override {
+    ++looks;
+    return *done = Run(stream), QRD_OK;
+  }
+  bool IsNonBlocking(Stream) override { return non_blocking; }
   bool StreamId(Stream stream, uint64_t* id) override {
     const auto known = ids.find(stream);
     if (known == ids.end()) return false;
@@ -129,6 +133,8 @@ class FakeDriver : public client::gpu::Driver {
   uintptr_t streams_made = 0;
   bool waits_work = true;
   bool memory_capturable = true;
+  bool non_blocking = false;
+  int looks = 0;          // of StreamDone
   int calls = 0;          // of Copy and Enqueue
   int fail_at_call = -1;  // counted as `calls`
   int fail_calls = 1;     // from that one

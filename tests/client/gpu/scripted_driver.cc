@@ -38,6 +38,7 @@ struct ScriptedStream {
   int capture = kCaptureNone;
   std::vector<Item> captured;
   uint64_t id = 0;
+  bool non_blocking = false;
 };
 struct Allocation {
   std::unique_ptr<std::byte[]> data;
@@ -55,6 +56,7 @@ class Script final : public ScriptedDriver {
  public:
   void* Allocate(size_t bytes, int device, bool is_virtual) override;
   void* NewStream() override;
+  void* NewNonBlockingStream() override;
   bool Run(void* stream) override;
   void BeginCapture(void* stream) override;
   int EndCapture(void* stream) override;
@@ -122,6 +124,13 @@ void* Script::NewStream() {
   void* const handle = made.get();
   streams[handle] = std::move(made);
   return handle;
+}
+
+void* Script::NewNonBlockingStream() {
+  void* const stream = NewStream();
+  const std::lock_guard<std::mutex> lock(mu);
+  streams[stream]->non_blocking = true;
+  return stream;
 }
 
 bool Script::Run(void* stream) {
@@ -337,6 +346,12 @@ int cuStreamIsCapturing(void* stream, int* status) {
   const auto found = TheScript().streams.find(stream);
   if (found == TheScript().streams.end()) return kErrorInvalidValue;
   return *status = found->second->capture, kSuccess;
+}
+int cuStreamGetFlags(void* stream, unsigned* flags) {
+  const std::lock_guard<std::mutex> lock(TheScript().mu);
+  const auto found = TheScript().streams.find(stream);
+  if (found == TheScript().streams.end()) return kErrorInvalidValue;
+  return *flags = found->second->non_blocking ? kStreamNonBlocking : 0, kSuccess;
 }
 int cuStreamGetId(void* stream, unsigned long long* id) {
   const std::lock_guard<std::mutex> lock(TheScript().mu);

@@ -19,7 +19,8 @@ class ScriptedDriver {
  public:
   // Memory of one of two devices. Of the virtual memory API: memory that cannot be exported.
   virtual void* Allocate(size_t bytes, int device = 0, bool is_virtual = false) = 0;
-  virtual void* NewStream() = 0;
+  virtual void* NewStream() = 0;  // ordered with the default stream
+  virtual void* NewNonBlockingStream() = 0;
   // True: it has ended.
   virtual bool Run(void* stream) = 0;
 

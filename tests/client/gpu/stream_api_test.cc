@@ -96,6 +96,23 @@ TEST_F(StreamApiTest, OperationsOfTwoStreamsHappenInTheOrderOfTheCalls) {
   EXPECT_EQ(x[9], kAdded);
 }
 
+TEST_F(StreamApiTest, AnIdleStreamNeedNotRunForItsOperationToBegin) {
+  AttachDevice();
+  void* const idle = gpu_->NewNonBlockingStream();
+  float* const x = Floats(10);
+  ASSERT_EQ(Enqueue(x, x, 10, idle), "");
+  EXPECT_EQ(Serve().count, 10u);
+  EXPECT_TRUE(gpu_->Run(idle));
+  EXPECT_EQ(x[9], kAdded);
+  // One that a default stream orders may have to wait for what is on that.
+  void* const ordered = gpu_->NewStream();
+  ASSERT_EQ(Enqueue(x, x, 10, ordered), "");
+  EXPECT_TRUE(Silent());
+  EXPECT_FALSE(gpu_->Run(ordered));
+  EXPECT_EQ(Serve().count, 10u);
+  EXPECT_TRUE(gpu_->Run(ordered));
+}
+
 TEST_F(StreamApiTest, MemoryInUseByAStreamIsNotFreed) {
   AttachDevice();
   float* const x = Floats(10);

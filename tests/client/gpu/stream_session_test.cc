@@ -20,6 +20,7 @@ using qrd::testing::Eventually;
 using qrd::testing::FakeDriver;
 using qrd::testing::FakeOwner;
 using qrd::testing::StreamMemory;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -101,7 +102,7 @@ TEST_F(StreamSessionTest, AnOperationRingsWaitsAndSaysThatItPassed) {
   Open();
   ASSERT_EQ(session_->NextTicket(), 1u);
   ASSERT_EQ(Put(kStreamA, 5), QRD_OK);
-  EXPECT_THAT(Queue(kStreamA), ElementsAre("doorbell = 6", "done == 1", "done = 0", "passed = 1"));
+  EXPECT_THAT(Queue(kStreamA), ElementsAre("done = 0", "doorbell = 6", "done == 1", "passed = 1"));
   EXPECT_FALSE(driver_.Run(kStreamA));
   EXPECT_FALSE(session_->Passed(1));
   EXPECT_FALSE(session_->Quiet());
@@ -109,7 +110,6 @@ TEST_F(StreamSessionTest, AnOperationRingsWaitsAndSaysThatItPassed) {
   EXPECT_TRUE(driver_.Run(kStreamA));
   EXPECT_TRUE(session_->Passed(1));
   EXPECT_TRUE(session_->Quiet());
-  EXPECT_EQ(memory_.header()->done.load(), 0u);
 }
 
 TEST_F(StreamSessionTest, CopiesAreInsideOfTheOrder) {
@@ -119,7 +119,7 @@ TEST_F(StreamSessionTest, CopiesAreInsideOfTheOrder) {
   ASSERT_EQ(Put(kStreamA, 0, false, {address(staging), address(in), 8},
                 {address(out), address(staging), 8}),
             QRD_OK);
-  EXPECT_THAT(Queue(kStreamA), ElementsAre("copy 8", "doorbell = 1", "done == 1", "done = 0",
+  EXPECT_THAT(Queue(kStreamA), ElementsAre("copy 8", "done = 0", "doorbell = 1", "done == 1",
                                            "copy 8", "passed = 1"));
   EXPECT_FALSE(driver_.Run(kStreamA));
   EXPECT_STREQ(staging, "input");
@@ -133,7 +133,7 @@ TEST_F(StreamSessionTest, CopiesAreInsideOfTheOrder) {
 TEST_F(StreamSessionTest, ACapturedOperationHasNothingThatDiffersBetweenLaunches) {
   Open();
   ASSERT_EQ(Put(kStreamA, 2, true), QRD_OK);
-  EXPECT_THAT(Queue(kStreamA), ElementsAre("doorbell = 3", "done == 1", "done = 0"));
+  EXPECT_THAT(Queue(kStreamA), ElementsAre("done = 0", "doorbell = 3", "done == 1"));
   EXPECT_EQ(session_->NextTicket(), 1u);
   EXPECT_TRUE(session_->Quiet());
 }
@@ -144,7 +144,7 @@ TEST_F(StreamSessionTest, AnotherStreamWaitsForTheOperationBefore) {
   ASSERT_EQ(Put(kStreamA, 1), QRD_OK);
   ASSERT_EQ(Put(kStreamB, 2), QRD_OK);
   EXPECT_THAT(Queue(kStreamB),
-              ElementsAre("passed == 2", "doorbell = 3", "done == 1", "done = 0", "passed = 3"));
+              ElementsAre("passed == 2", "done = 0", "doorbell = 3", "done == 1", "passed = 3"));
   // However the streams get on, the doorbell is rung in the order of the calls.
   EXPECT_FALSE(driver_.Run(kStreamB));
   EXPECT_EQ(memory_.header()->doorbell.load(), 0u);
@@ -158,7 +158,7 @@ TEST_F(StreamSessionTest, AnotherStreamWaitsForTheOperationBefore) {
   EXPECT_TRUE(session_->Quiet());
   // Once that one is over there is nothing to wait for.
   ASSERT_EQ(Put(kStreamA, 0), QRD_OK);
-  EXPECT_THAT(Queue(kStreamA), ElementsAre("doorbell = 1", "done == 1", "done = 0", "passed = 4"));
+  EXPECT_THAT(Queue(kStreamA), ElementsAre("done = 0", "doorbell = 1", "done == 1", "passed = 4"));
 }
 
 TEST_F(StreamSessionTest, AStreamIsTheSameByItsIdNotByItsHandle) {
@@ -179,6 +179,81 @@ TEST_F(StreamSessionTest, TheStreamOfAThreadIsNotTheOneOfAnother) {
   driver_.queues[per_thread].clear();
   ASSERT_EQ(Put(per_thread, 1), QRD_OK);
   EXPECT_EQ(Queue(per_thread).front(), "passed == 1");
+}
+
+TEST_F(StreamSessionTest, TheHostRingsForAStreamThatIsIdle) {
+  Open();
+  driver_.non_blocking = true;
+  for (uint32_t ticket = 1; ticket <= 3; ++ticket) {
+    ASSERT_EQ(Put(kStreamA, 4), QRD_OK);
+    EXPECT_THAT(Queue(kStreamA), ElementsAre("done == 1", "passed = " + std::to_string(ticket)));
+    EXPECT_EQ(Serve(), 5u);
+    EXPECT_TRUE(driver_.Run(kStreamA));
+  }
+  EXPECT_TRUE(session_->Quiet());
+}
+
+TEST_F(StreamSessionTest, AStreamThatADefaultStreamOrdersRingsItself) {
+  Open();
+  driver_.looks = 0;
+  ASSERT_EQ(Put(kStreamA, 4), QRD_OK);
+  EXPECT_THAT(Queue(kStreamA), Contains("doorbell = 5"));
+  EXPECT_EQ(driver_.looks, 0);
+}
+
+TEST_F(StreamSessionTest, WithAnOperationOnItsWayTheStreamRings) {
+  Open();
+  driver_.non_blocking = true;
+  ASSERT_EQ(Put(kStreamA, 0), QRD_OK);
+  driver_.looks = 0;
+  ASSERT_EQ(Put(kStreamB, 1), QRD_OK);
+  EXPECT_EQ(driver_.looks, 0);
+  EXPECT_THAT(Queue(kStreamB),
+              ElementsAre("passed == 1", "done = 0", "doorbell = 2", "done == 1", "passed = 2"));
+}
+
+TEST_F(StreamSessionTest, CopiesAndCapturesAreNotPassedByTheHostsDoorbell) {
+  Open();
+  driver_.non_blocking = true;
+  static char a[8], b[8];  // the fixture's end runs what is left on the stream
+  const StreamSession::Copy copy{reinterpret_cast<uintptr_t>(a), reinterpret_cast<uintptr_t>(b), 8};
+  ASSERT_EQ(Put(kStreamA, 0, true), QRD_OK);
+  EXPECT_THAT(Queue(kStreamA), Contains("doorbell = 1"));
+  driver_.queues[kStreamA].clear();
+  ASSERT_EQ(Put(kStreamA, 0, false, copy, {}), QRD_OK);
+  EXPECT_THAT(Queue(kStreamA).front(), "copy 8");
+  EXPECT_EQ(memory_.header()->doorbell.load(), 0u);
+}
+
+TEST_F(StreamSessionTest, BusyStreamsAreLookedAtLessAndLess) {
+  Open();
+  driver_.non_blocking = true;
+  driver_.looks = 0;
+  std::atomic<uint32_t> gate{0};
+  for (int i = 0; i < 256; ++i) {
+    driver_.queues[kStreamA].push_back(
+        {false, {true, reinterpret_cast<uintptr_t>(&gate), 1}, 0, 0});  // work of the caller
+    gate.store(0);
+    ASSERT_EQ(Put(kStreamA, 4), QRD_OK);
+    EXPECT_EQ(memory_.header()->doorbell.load(), 0u);
+    gate.store(1);
+    driver_.Run(kStreamA);
+    EXPECT_EQ(Serve(), 5u);
+    EXPECT_TRUE(driver_.Run(kStreamA));
+  }
+  // After 0, 1, 3, 7, 15, 31, 63, 63 and 63 that it skips.
+  EXPECT_EQ(driver_.looks, 9);
+}
+
+TEST_F(StreamSessionTest, AFailureAfterTheHostHasRungIsBegun) {
+  Open();
+  driver_.non_blocking = true;
+  driver_.fail_at_call = driver_.calls;
+  EXPECT_EQ(Put(kStreamA, 0), QRD_INTERNAL);
+  EXPECT_TRUE(begun_);
+  EXPECT_FALSE(session_->Quiet());
+  EXPECT_EQ(Serve(), 1u);
+  memory_.header()->done.store(0);
 }
 
 TEST_F(StreamSessionTest, AFailureBeforeTheDoorbellLeavesNothingBegun) {
