@@ -34,15 +34,20 @@ void FutexWait(std::atomic<uint32_t>* state, uint64_t ns) {
 
 }  // namespace
 
-WaitResult WaitForDone(std::atomic<uint32_t>* state, uint64_t spin_ns, uint64_t deadline_ns,
-                       bool (*give_up)(void* context), void* context) {
+WaitResult WaitForDone(std::atomic<uint32_t>* state, uint64_t spin_ns, YieldGuard* guard,
+                       uint64_t deadline_ns, bool (*give_up)(void* context), void* context) {
   if (Done(*state)) return WaitResult::kDone;
   if (spin_ns > 0) {
-    const uint64_t spin_end = std::min(NowNs() + spin_ns, deadline_ns);
+    uint64_t now_ns = NowNs();
+    const uint64_t spin_end = std::min(now_ns + spin_ns, deadline_ns);
+    bool pays = true;
     do {
+      const uint64_t before_ns = now_ns;
       sched_yield();
+      now_ns = NowNs();
+      pays = guard->Note(before_ns, now_ns);
       if (Done(*state)) return WaitResult::kDone;
-    } while (NowNs() < spin_end);
+    } while (pays && now_ns < spin_end);
   }
   for (;;) {
     // Checked before the first sleep too: an operation that was posted to a dead daemon fails at

@@ -10,6 +10,8 @@
 #include <atomic>
 #include <cstdint>
 
+#include "proto/shm/yield_guard.h"
+
 namespace qrd::client {
 
 inline constexpr uint64_t kSliceNs = 50'000'000;
@@ -22,8 +24,13 @@ class SpinBudget {
  public:
   explicit SpinBudget(uint64_t max_ns) : max_ns_(max_ns) {}
 
-  // What the next wait may spin: the bound, or 0 if recent waits took longer than it.
-  uint64_t Get() const { return mean_ns_.load(std::memory_order_relaxed) <= max_ns_ ? max_ns_ : 0; }
+  // What a wait that begins now may spin: the bound, or 0 if recent waits took longer than it, or a
+  // yield did.
+  uint64_t Get(uint64_t now_ns) const {
+    const bool pays = mean_ns_.load(std::memory_order_relaxed) <= max_ns_ && guard_.MaySpin(now_ns);
+    return pays ? max_ns_ : 0;
+  }
+  YieldGuard* guard() { return &guard_; }
   // From the begin of a wait to the end of the operation (not to the waking-up, which would make
   // sleeping look necessary because sleeping is slow).
   void Learn(uint64_t needed_ns) {
@@ -39,11 +46,13 @@ class SpinBudget {
  private:
   const uint64_t max_ns_;
   std::atomic<uint64_t> mean_ns_{0};
+  YieldGuard guard_;
 };
 
 // Waits until *state is CompletionState::kDone (acquire), the deadline (CLOCK_MONOTONIC) passes, or
-// give_up(context) is true. A completion that came meanwhile counts as done.
-WaitResult WaitForDone(std::atomic<uint32_t>* state, uint64_t spin_ns, uint64_t deadline_ns,
-                       bool (*give_up)(void* context), void* context);
+// give_up(context) is true. A completion that came meanwhile counts as done. `guard` is told how
+// long yields take.
+WaitResult WaitForDone(std::atomic<uint32_t>* state, uint64_t spin_ns, YieldGuard* guard,
+                       uint64_t deadline_ns, bool (*give_up)(void* context), void* context);
 
 }  // namespace qrd::client

@@ -267,7 +267,7 @@ qrd_status Comm::Wait(qrd_operation token, uint32_t timeout_ms, qrd_op_stats* st
       bool unlimited;
     } watch{this, start_ns, timeout_ms == 0};
     waited = WaitForDone(
-        &completion.state, spin_->Get(), deadline_ns,
+        &completion.state, spin_->Get(start_ns), spin_->guard(), deadline_ns,
         [](void* context) {
           const auto* w = static_cast<Watch*>(context);
           return w->comm->CheckLost() ||

@@ -302,10 +302,14 @@ void Engine::Idle(uint64_t now_ns) {
   // announce something (a graph may be replayed at any time), so it looks for a while longer, then
   // naps.
   const uint64_t spin_ns = streams_ == 0 ? spin_ns_ : std::max(spin_ns_, kStreamSpinNs);
-  if (!device_runner_.idle() || now_ns - last_active_ns_ < spin_ns) {
+  const bool spins = now_ns - last_active_ns_ < spin_ns && yield_guard_.MaySpin(now_ns);
+  if (!device_runner_.idle() || spins) {
     // A yield takes as long as several turns: where devices are waited for, not at each.
     const bool yields = device_runner_.idle() && streams_ == 0;
-    if (yields || ++idle_turns_ % kIdleTurnsBetweenYields == 0) sched_yield();
+    if (!yields && ++idle_turns_ % kIdleTurnsBetweenYields != 0) return;
+    const uint64_t before_ns = MonotonicNs();
+    sched_yield();
+    yield_guard_.Note(before_ns, MonotonicNs());
   } else {
     Sleep(now_ns);
   }

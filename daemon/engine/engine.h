@@ -37,6 +37,7 @@
 #include "daemon/session/node_segment.h"
 #include "daemon/telemetry/metrics.h"
 #include "kernels/backend.h"
+#include "proto/shm/yield_guard.h"
 #include "qrd/v1/communicator.pb.h"
 
 namespace qrd {
@@ -141,6 +142,7 @@ class Engine {
   uint64_t earliest_deadline_ns_ = UINT64_MAX;
   uint64_t last_active_ns_ = 0;
   uint32_t idle_turns_ = 0;
+  YieldGuard yield_guard_;
   uint64_t spin_ns_;  // how long to spin before sleeping: adapts to how soon work comes
 };
 

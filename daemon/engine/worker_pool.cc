@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_format.h"
 #include "daemon/base/clock.h"
+#include "proto/shm/yield_guard.h"
 
 namespace qrd {
 
@@ -72,13 +73,18 @@ void WorkerPool::SleepUntilWork() {
 
 void WorkerPool::Loop() {
   uint64_t idle_since_ns = MonotonicNs();
+  YieldGuard guard;
   while (!stop_.load(std::memory_order_relaxed)) {
     bool finished_job = false;
     if (RunOne(queue_, backend_, &finished_job)) {
       if (finished_job) on_finished_();
       idle_since_ns = MonotonicNs();
-    } else if (MonotonicNs() - idle_since_ns < kSpinNs) {
+      continue;
+    }
+    const uint64_t now_ns = MonotonicNs();
+    if (now_ns - idle_since_ns < kSpinNs && guard.MaySpin(now_ns)) {
       sched_yield();
+      guard.Note(now_ns, MonotonicNs());
     } else {
       SleepUntilWork();
       idle_since_ns = MonotonicNs();

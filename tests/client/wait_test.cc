@@ -18,6 +18,8 @@ namespace {
 
 constexpr uint32_t kIdle = 0, kWaiting = 1, kDone = 2;
 
+YieldGuard guard;
+
 bool Never(void*) { return false; }
 bool Always(void*) { return true; }
 
@@ -34,13 +36,13 @@ void AwaitWaiting(const std::atomic<uint32_t>& state) {
 
 TEST(WaitForDoneTest, ReturnsAtOnceIfItIsDone) {
   std::atomic<uint32_t> state{kDone};
-  EXPECT_EQ(WaitForDone(&state, 0, 0, Always, nullptr), WaitResult::kDone);
+  EXPECT_EQ(WaitForDone(&state, 0, &guard, 0, Always, nullptr), WaitResult::kDone);
 }
 
 TEST(WaitForDoneTest, SpinningSeesTheEndWithoutSleeping) {
   std::atomic<uint32_t> state{kIdle};
   std::thread daemon([&] { state.store(kDone, std::memory_order_release); });
-  EXPECT_EQ(WaitForDone(&state, uint64_t{60} * 1'000'000'000, kNever, Never, nullptr),
+  EXPECT_EQ(WaitForDone(&state, uint64_t{60} * 1'000'000'000, &guard, kNever, Never, nullptr),
             WaitResult::kDone);
   daemon.join();
 }
@@ -51,30 +53,32 @@ TEST(WaitForDoneTest, ASleeperIsWoken) {
     AwaitWaiting(state);
     Complete(&state);
   });
-  EXPECT_EQ(WaitForDone(&state, 0, kNever, Never, nullptr), WaitResult::kDone);
+  EXPECT_EQ(WaitForDone(&state, 0, &guard, kNever, Never, nullptr), WaitResult::kDone);
   daemon.join();
 }
 
 TEST(WaitForDoneTest, StopsAtTheDeadlineAndCanBeRepeated) {
   std::atomic<uint32_t> state{kIdle};
   const uint64_t start = NowNs();
-  EXPECT_EQ(WaitForDone(&state, 0, start + 20 * kNsPerMs, Never, nullptr), WaitResult::kTimeout);
+  EXPECT_EQ(WaitForDone(&state, 0, &guard, start + 20 * kNsPerMs, Never, nullptr),
+            WaitResult::kTimeout);
   EXPECT_GE(NowNs() - start, 20 * kNsPerMs);
   EXPECT_EQ(state.load(), kWaiting);
   std::thread daemon([&] { Complete(&state); });
-  EXPECT_EQ(WaitForDone(&state, 0, kNever, Never, nullptr), WaitResult::kDone);
+  EXPECT_EQ(WaitForDone(&state, 0, &guard, kNever, Never, nullptr), WaitResult::kDone);
   daemon.join();
 }
 
 TEST(WaitForDoneTest, TheSpinEndsAtTheDeadlineToo) {
   std::atomic<uint32_t> state{kIdle};
-  EXPECT_EQ(WaitForDone(&state, uint64_t{3600} * 1'000'000'000, NowNs() + kNsPerMs, Never, nullptr),
+  EXPECT_EQ(WaitForDone(&state, uint64_t{3600} * 1'000'000'000, &guard, NowNs() + kNsPerMs, Never,
+                        nullptr),
             WaitResult::kTimeout);
 }
 
 TEST(WaitForDoneTest, AHangUpEndsTheWaitBeforeTheFirstSleep) {
   std::atomic<uint32_t> state{kIdle};
-  EXPECT_EQ(WaitForDone(&state, 0, kNever, Always, nullptr), WaitResult::kGaveUp);
+  EXPECT_EQ(WaitForDone(&state, 0, &guard, kNever, Always, nullptr), WaitResult::kGaveUp);
   EXPECT_EQ(state.load(), kIdle);
 }
 
@@ -83,7 +87,7 @@ TEST(WaitForDoneTest, AHangUpIsNoticedWithinASlice) {
   int calls = 0;
   const auto third = [](void* context) { return ++*static_cast<int*>(context) == 3; };
   const uint64_t start = NowNs();
-  EXPECT_EQ(WaitForDone(&state, 0, kNever, third, &calls), WaitResult::kGaveUp);
+  EXPECT_EQ(WaitForDone(&state, 0, &guard, kNever, third, &calls), WaitResult::kGaveUp);
   EXPECT_GE(NowNs() - start, kSliceNs);
 }
 
@@ -93,12 +97,13 @@ TEST(WaitForDoneTest, ACompletionThatCameWithTheHangUpCounts) {
     static_cast<std::atomic<uint32_t>*>(word)->store(kDone);
     return true;
   };
-  EXPECT_EQ(WaitForDone(&state, 0, kNever, complete, &state), WaitResult::kDone);
+  EXPECT_EQ(WaitForDone(&state, 0, &guard, kNever, complete, &state), WaitResult::kDone);
 }
 
 TEST(WaitForDoneTest, AWordOutsideOfTheProtocolIsWaitedForWithinTheDeadline) {
   std::atomic<uint32_t> state{77};
-  EXPECT_EQ(WaitForDone(&state, 0, NowNs() + 5 * kNsPerMs, Never, nullptr), WaitResult::kTimeout);
+  EXPECT_EQ(WaitForDone(&state, 0, &guard, NowNs() + 5 * kNsPerMs, Never, nullptr),
+            WaitResult::kTimeout);
   EXPECT_EQ(state.load(), 77u);
 }
 
@@ -113,30 +118,64 @@ TEST(WaitForDoneTest, SignalsDoNotEndTheWait) {
     for (int i = 0; i < 100; ++i) pthread_kill(waiter, SIGUSR1);
     Complete(&state);
   });
-  EXPECT_EQ(WaitForDone(&state, 0, kNever, Never, nullptr), WaitResult::kDone);
+  EXPECT_EQ(WaitForDone(&state, 0, &guard, kNever, Never, nullptr), WaitResult::kDone);
   daemon.join();
 }
 
+constexpr uint64_t kNow = 1'000'000'000;
+
 TEST(SpinBudgetTest, SpinsUntilWaitsAreLongAndAgainWhenTheyAreShort) {
   SpinBudget budget(1000);
-  EXPECT_EQ(budget.Get(), 1000u);
+  EXPECT_EQ(budget.Get(kNow), 1000u);
   for (int i = 0; i < 20; ++i) budget.Learn(1'000'000);
-  EXPECT_EQ(budget.Get(), 0u);
+  EXPECT_EQ(budget.Get(kNow), 0u);
   for (int i = 0; i < 8; ++i) budget.Learn(10);
-  EXPECT_EQ(budget.Get(), 1000u);
+  EXPECT_EQ(budget.Get(kNow), 1000u);
 }
 
 TEST(SpinBudgetTest, OneLongWaitChangesNothing) {
   SpinBudget budget(1000);
   budget.Learn(uint64_t{1} << 60);
-  EXPECT_EQ(budget.Get(), 1000u);
+  EXPECT_EQ(budget.Get(kNow), 1000u);
+}
+
+TEST(SpinBudgetTest, LongYieldsMakeWaitsSleepForAWhile) {
+  SpinBudget budget(1000);
+  const uint64_t end = kNow + YieldGuard::kLongYieldNs;
+  EXPECT_TRUE(budget.guard()->Note(kNow, end - 1));
+  EXPECT_TRUE(budget.guard()->Note(kNow, end - 1)) << "not long";
+  EXPECT_TRUE(budget.guard()->Note(kNow, end)) << "one alone";
+  EXPECT_EQ(budget.Get(end), 1000u);
+  EXPECT_FALSE(budget.guard()->Note(kNow, end));
+  EXPECT_EQ(budget.Get(end), 0u);
+  EXPECT_EQ(budget.Get(end + YieldGuard::kPauseNsMin - 1), 0u);
+  EXPECT_EQ(budget.Get(end + YieldGuard::kPauseNsMin), 1000u);
+}
+
+TEST(YieldGuardTest, PausesGrowWhileSpinningDoesNotPay) {
+  YieldGuard guard;
+  uint64_t now = kNow;
+  EXPECT_TRUE(guard.Note(now, now + YieldGuard::kLongYieldNs));
+  uint64_t pause = YieldGuard::kPauseNsMin;
+  for (int i = 0; i < 10; ++i) {
+    const uint64_t end = now + YieldGuard::kLongYieldNs;
+    EXPECT_FALSE(guard.Note(now, end));
+    EXPECT_FALSE(guard.MaySpin(end + pause - 1)) << i;
+    EXPECT_TRUE(guard.MaySpin(end + pause)) << i;
+    now = end + pause;
+    pause = std::min(2 * pause, YieldGuard::kPauseNsMax);
+  }
+  // After a spell without long yields one is nothing again.
+  now += 2 * YieldGuard::kPauseNsMax;
+  EXPECT_TRUE(guard.Note(now, now + YieldGuard::kLongYieldNs));
+  EXPECT_TRUE(guard.MaySpin(now + YieldGuard::kLongYieldNs));
 }
 
 TEST(SpinBudgetTest, ABoundOfZeroNeverSpins) {
   SpinBudget budget(0);
-  EXPECT_EQ(budget.Get(), 0u);
+  EXPECT_EQ(budget.Get(kNow), 0u);
   budget.Learn(5);
-  EXPECT_EQ(budget.Get(), 0u);
+  EXPECT_EQ(budget.Get(kNow), 0u);
 }
 
 }  // namespace
