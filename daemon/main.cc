@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Flags, configuration, signals. Everything else is App.
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/signalfd.h>
@@ -142,6 +143,23 @@ int Serve(Config config) {
   return kExitOk;
 }
 
+// A descriptor that is missing among the first three would be the next file that is opened, and
+// get the log.
+void OpenMissingStandardStreams() {
+  int fd;
+  do {
+    fd = open("/dev/null", O_RDWR);
+  } while (fd >= 0 && fd <= STDERR_FILENO);
+  if (fd >= 0) close(fd);
+}
+
+// What was asked for, on standard output.
+int Print(const std::string& text) {
+  if (fputs(text.c_str(), stdout) >= 0 && fflush(stdout) == 0) return kExitOk;
+  fprintf(stderr, "qrd: cannot write to standard output: %s\n", strerror(errno));
+  return kExitFailed;
+}
+
 int Main(const std::vector<std::string>& arguments) {
   const absl::StatusOr<CommandLine> line = ParseCommandLine(arguments);
   if (!line.ok()) {
@@ -149,12 +167,10 @@ int Main(const std::vector<std::string>& arguments) {
     return kExitUsage;
   }
   if (line->action == CommandLine::Action::kHelp) {
-    printf("%s", HelpText().c_str());
-    return kExitOk;
+    return Print(HelpText());
   }
   if (line->action == CommandLine::Action::kVersion) {
-    printf("qrd %s (%s, %s)\n", kVersion, kCompiler, kBuildType);
-    return kExitOk;
+    return Print(absl::StrCat("qrd ", kVersion, " (", kCompiler, ", ", kBuildType, ")\n"));
   }
   absl::StatusOr<Config> config = LoadConfig(*line);
   if (config.ok()) {
@@ -170,12 +186,10 @@ int Main(const std::vector<std::string>& arguments) {
     return kExitUsage;
   }
   if (line->action == CommandLine::Action::kPrintConfig) {
-    printf("%s", PrintText(ConfigToProto(*config)).c_str());
-    return kExitOk;
+    return Print(PrintText(ConfigToProto(*config)));
   }
   if (line->action == CommandLine::Action::kCheckConfig) {
-    printf("qrd: the configuration is good\n");
-    return kExitOk;
+    return Print("qrd: the configuration is good\n");
   }
   InitLogging(config->log_level);
   return Serve(*std::move(config));
@@ -184,4 +198,7 @@ int Main(const std::vector<std::string>& arguments) {
 }  // namespace
 }  // namespace qrd
 
-int main(int argc, char** argv) { return qrd::Main({argv + std::min(argc, 1), argv + argc}); }
+int main(int argc, char** argv) {
+  qrd::OpenMissingStandardStreams();
+  return qrd::Main({argv + std::min(argc, 1), argv + argc});
+}

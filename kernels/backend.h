@@ -86,7 +86,9 @@ class Arena {
   virtual ~Arena() = default;
   virtual std::byte* data() = 0;  // of a device: an address for kernels, not for the CPU
   virtual uint64_t bytes() const = 0;
-  virtual int fd() const = 0;  // -1: the memory is a device's
+  virtual int fd() const = 0;  // -1: the memory is a device's, or CloseFd() was called
+  // The client has its copy: many arenas must not take the process's descriptors.
+  virtual void CloseFd() {}
   // kIpcHandleBytes bytes for the runtime's "open" call in another process; empty: see fd(). Also
   // empty for memory that a client owns.
   virtual std::string_view ipc_handle() const { return {}; }
@@ -109,8 +111,9 @@ class DeviceGroup {
   // Puts a validated operation on the devices and returns. Once rank r's output is complete, and
   // visible to every process, the device stores 1 into *done_words[r] (null: no such word; else in
   // DeviceVisibleMemory); so it is for every launched operation, also for one that fails (then by
-  // the host, in Poll() or the next Launch(), if the device has not). Returns a ticket; tickets count up. Not OK: nothing was launched and no word will be written;
-  // RESOURCE_EXHAUSTED: too many in flight, try again after a Poll() that says done.
+  // the host, in Poll() or the next Launch(), if the device has not). Returns a ticket; tickets
+  // count up. Not OK: nothing was launched and no word will be written; RESOURCE_EXHAUSTED: too
+  // many in flight, try again after a Poll() that says done.
   virtual absl::StatusOr<uint64_t> Launch(const LaunchParams& params,
                                           std::span<std::atomic<uint32_t>* const> done_words) = 0;
 

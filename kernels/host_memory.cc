@@ -36,7 +36,7 @@ class MemfdArena final : public Arena {
   MemfdArena(int fd, std::byte* data, uint64_t bytes) : fd_(fd), data_(data), bytes_(bytes) {}
   ~MemfdArena() override {
     munmap(data_, bytes_);
-    close(fd_);
+    CloseFd();
   }
   MemfdArena(const MemfdArena&) = delete;
   MemfdArena& operator=(const MemfdArena&) = delete;
@@ -44,9 +44,13 @@ class MemfdArena final : public Arena {
   std::byte* data() override { return data_; }
   uint64_t bytes() const override { return bytes_; }
   int fd() const override { return fd_; }
+  void CloseFd() override {
+    if (fd_ >= 0) close(fd_);
+    fd_ = -1;
+  }
 
  private:
-  const int fd_;
+  int fd_;
   std::byte* const data_;
   const uint64_t bytes_;
 };

@@ -64,8 +64,8 @@ qrd_status CheckOptions(qrd_dtype dtype, const qrd_rms_norm& n) {
                 quant ? " or 128" : " without quant");
   }
   const float largest = n.quant == QRD_E4M3FN ? 448.0f : n.quant == QRD_E4M3FNUZ ? 240.0f : 0.0f;
-  // NaN fails this too.
-  if (!(n.divisor >= 0 && n.divisor <= largest)) {
+  // NaN fails this too; -0 is another number than 0 to the daemon.
+  if (!(n.divisor >= 0 && n.divisor <= largest) || std::signbit(n.divisor)) {
     const auto value = static_cast<double>(n.divisor);
     if (!quant) return Fail(QRD_INVALID_ARGUMENT, "norm.divisor: %g, want 0 without quant", value);
     return Fail(QRD_INVALID_ARGUMENT, "norm.divisor: %g, want 0 to %g, 0 for the largest", value,

@@ -45,6 +45,20 @@ absl::StatusOr<bool> MakeDirectory(const std::string& field, const std::string& 
 
 }  // namespace
 
+absl::Status GiveToGroup(const std::string& path, gid_t group) {
+  struct stat status;
+  if (lstat(path.c_str(), &status) != 0) {
+    return ErrnoError(errno, absl::StrCat("cannot stat ", path));
+  }
+  // A sandbox may forbid the call itself.
+  if (status.st_gid == group || lchown(path.c_str(), -1, group) == 0) return absl::OkStatus();
+  return ErrnoError(
+      errno,
+      absl::StrCat("cannot give ", path, " to group ", group,
+                   " (attach_group; the daemon's user must be a member of it, and chown must "
+                   "be allowed, or that be the group that the daemon runs with)"));
+}
+
 absl::Status PrepareRuntimeDirectory(const std::string& path, std::optional<gid_t> group) {
   auto made = MakeDirectory("runtime_directory", path,
                             "choose another with --runtime-directory, or create it");
@@ -59,10 +73,8 @@ absl::Status PrepareRuntimeDirectory(const std::string& path, std::optional<gid_
                      "chmod o-w it, or choose another with --runtime-directory"));
   }
   if (status.st_uid != geteuid()) return absl::OkStatus();  // its owner decides
-  if (group.has_value() && status.st_gid != *group && chown(path.c_str(), -1, *group) != 0) {
-    return ErrnoError(errno,
-                      absl::StrCat("cannot give runtime_directory ", path, " to group ", *group,
-                                   " (attach_group; the daemon's user must be a member)"));
+  if (group.has_value()) {
+    if (absl::Status given = GiveToGroup(path, *group); !given.ok()) return given;
   }
   // After chown; mkdir's mode was cut by the umask.
   if ((*made || group.has_value()) && chmod(path.c_str(), kDirectoryMode) != 0) {
@@ -107,9 +119,8 @@ absl::StatusOr<UniqueFd> ListenUnix(const std::string& path, int type, std::opti
     return ErrnoError(errno, absl::StrCat("cannot bind ", path));
   }
   // Until listen() every connect() is refused: the umask does not matter.
-  if (group.has_value() && chown(path.c_str(), -1, *group) != 0) {
-    return ErrnoError(errno, absl::StrCat("cannot give ", path, " to group ", *group,
-                                          " (attach_group; the daemon's user must be a member)"));
+  if (group.has_value()) {
+    if (absl::Status given = GiveToGroup(path, *group); !given.ok()) return given;
   }
   if (chmod(path.c_str(), 0660) != 0) return ErrnoError(errno, absl::StrCat("cannot chmod ", path));
   if (listen(fd.get(), SOMAXCONN) != 0) {

@@ -16,6 +16,9 @@
 
 namespace qrd {
 
+// Gives what is at `path` to the group, if it does not have it.
+absl::Status GiveToGroup(const std::string& path, gid_t group);
+
 // Makes the directory and its parents if needed, with mode 0750 and the given group. One that
 // exists keeps its mode but is refused if others may write to it, as they could swap the sockets;
 // its group and mode are set if it belongs to the daemon's user.

@@ -124,7 +124,8 @@ void ControlServer::AcceptOne() {
   if (!fd.valid()) {
     if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
       // The connection stays in the backlog and poll() would return at once: wait for descriptors.
-      spdlog::warn("control socket: cannot accept: {}", strerror(errno));
+      static LogLimit limit;
+      WarnLimited(&limit, absl::StrCat("control socket: cannot accept: ", strerror(errno)));
       pollfd stop = {stop_event_.get(), POLLIN, 0};
       poll(&stop, 1, /*timeout_ms=*/100);
     }

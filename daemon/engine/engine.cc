@@ -140,6 +140,10 @@ void Engine::SetSessionEndHook(std::function<void(uint64_t, bool, std::string)> 
   session_end_hook_ = std::move(hook);
 }
 
+void Engine::SetReportHook(std::function<void(bool, std::string)> hook) {
+  context_.report = std::move(hook);
+}
+
 void Engine::GroupDetail(uint64_t session_id, v1::Group* group) const {
   MutexLock lock(&mu_);
   const auto it = gauges_.find(session_id);

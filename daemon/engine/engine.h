@@ -74,6 +74,10 @@ class Engine {
   void SetSessionEndHook(
       std::function<void(uint64_t session_id, bool protocol_error, std::string reason)> hook);
 
+  // Called from the engine thread with a line for the log, about a failure or the end of a group; so
+  // many that a client cannot fill the log. Set before Start().
+  void SetReportHook(std::function<void(bool warning, std::string line)> hook);
+
   // Fills waiting_operations and queued_operations. Unknown sessions leave it as it is.
   void GroupDetail(uint64_t session_id, v1::Group* group) const;
   // CLOCK_MONOTONIC of the last turn of the engine's loop; at most about 100 ms old even when idle.

@@ -213,6 +213,10 @@ void GroupQueue::Fail(Operation* operation, Failure failure, uint64_t now_ns) {
   --context_->active_operations;
   operation->state = Operation::State::kDone;
   operation->failure = std::move(failure);
+  // Of a broken group one line has told it.
+  if (operation->failure.status != shm::Status::kOk && !broken()) {
+    Report(true, &context_->failures, operation->failure.message, now_ns);
+  }
   if (operation->end_ns == 0) operation->end_ns = now_ns;
   SetGauges();
   Count(*operation);
@@ -291,6 +295,16 @@ void GroupQueue::Count(const Operation& operation) {
   if (context_->metrics != nullptr) context_->metrics->RecordOperation(record);
 }
 
+void GroupQueue::Report(bool warning, LogLimit* limit, const std::string& what,
+                        uint64_t now_ns) const {
+  if (!context_->report) return;
+  const auto suffix = limit->Admit(now_ns);
+  if (!suffix) return;
+  context_->report(
+      warning, absl::StrFormat("group '%s' of communicator '%s', incarnation %d: %s%s", spec_.group,
+                               spec_.communicator, spec_.incarnation, what, *suffix));
+}
+
 void GroupQueue::Retire() {
   while (!operations_.empty() && operations_.front()->state == Operation::State::kDone &&
          operations_.front()->arrived_mask == all_mask_) {
@@ -323,6 +337,9 @@ uint64_t GroupQueue::Expire(uint64_t now_ns) {
 
 void GroupQueue::Break(Failure failure, uint64_t now_ns) {
   if (broken()) return;
+  const uint32_t pending = waiting_ + queued_;
+  Report(pending > 0, &context_->ends,
+         absl::StrFormat("ends, operations that fail: %d; %s", pending, failure.message), now_ns);
   broken_ = std::move(failure);
   refused_counted_ = first_sequence_ + operations_.size() - 1;
   for (const std::unique_ptr<Operation>& operation : operations_) {

@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/base/log_limit.h"
 #include "daemon/engine/operation.h"
 #include "daemon/engine/run_queue.h"
 #include "daemon/policy/policy_store.h"
@@ -59,6 +60,9 @@ struct OperationContext {
   uint32_t operation_timeout_ms = 30'000;
   bool draining = false;
   uint64_t active_operations = 0;  // waiting or queued, all groups
+  // For the log; the engine thread itself must not wait for whoever reads that. May be null.
+  std::function<void(bool warning, std::string line)> report;
+  LogLimit failures, ends;
 };
 
 class GroupQueue {
@@ -119,6 +123,7 @@ class GroupQueue {
                     const Failure& failure);
   void CompleteOpenRanks(Operation* operation);
   void Count(const Operation& operation);
+  void Report(bool warning, LogLimit* limit, const std::string& what, uint64_t now_ns) const;
   // Drops done operations that every rank has posted. `operation` pointers die here.
   void Retire();
   void SetGauges();

@@ -146,6 +146,11 @@ absl::Status ArenaTable::CheckHandle(uint32_t arena_id, uint32_t generation) con
   return absl::OkStatus();
 }
 
+void ArenaTable::CloseFd(uint32_t arena_id, uint32_t generation) {
+  MutexLock lock(&mu_);
+  if (CheckHandle(arena_id, generation).ok()) slots_[arena_id - 1].block->arena->CloseFd();
+}
+
 absl::Status ArenaTable::Free(uint32_t arena_id, uint32_t generation) {
   std::shared_ptr<Block> block;  // unmapped after the lock is released
   MutexLock lock(&mu_);

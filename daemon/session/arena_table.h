@@ -84,7 +84,7 @@ class ArenaTable {
     uint32_t arena_id = 0;
     uint32_t generation = 0;
     uint64_t bytes = 0;
-    int fd = -1;  // the backend's; valid while the block lives; -1: device memory
+    int fd = -1;  // the backend's; valid until CloseFd(); -1: device memory
     std::string ipc_handle;
   };
 
@@ -103,6 +103,8 @@ class ArenaTable {
   // NOT_FOUND for an unknown id, INVALID_ARGUMENT for a stale generation, FAILED_PRECONDITION while
   // an operation uses the arena.
   absl::Status Free(uint32_t arena_id, uint32_t generation);
+  // The client has been sent its descriptor (Allocated::fd). Unknown arenas are ignored.
+  void CloseFd(uint32_t arena_id, uint32_t generation);
   // INVALID_ARGUMENT for an unknown id or a stale generation.
   absl::StatusOr<Pin> Lookup(uint32_t arena_id, uint32_t generation);
   // Frees everything that is not pinned; pinned memory goes with its last pin.

@@ -80,6 +80,17 @@ void SessionServer::SendError(Connection* connection, const absl::Status& status
   Send(connection, message);
 }
 
+void SessionServer::SayGoodbye(Connection* connection, shm::Status status,
+                               const std::string& reason) {
+  // What waits to be read comes first; behind that a client would not look for it.
+  if (connection->closed || !connection->outbox.empty()) return;
+  v1::ServerMessage message;
+  message.mutable_error()->set_status(static_cast<uint32_t>(status));
+  message.mutable_error()->set_message(reason);
+  SendPacket(connection->fd.get(), message.SerializeAsString(), {});
+  DiscardReceived(connection->fd.get());
+}
+
 void SessionServer::ProtocolError(Connection* connection, const absl::Status& status) {
   WarnLimited(&protocol_errors_,
               absl::StrFormat("process %d closed: %s", connection->pid, status.message()));

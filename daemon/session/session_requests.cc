@@ -260,7 +260,9 @@ void SessionServer::FinishArenaAlloc(Connection* connection,
   reply.mutable_arena_allocated()->set_generation(arena->generation);
   reply.mutable_arena_allocated()->set_bytes(arena->bytes);
   reply.mutable_arena_allocated()->set_ipc_handle(arena->ipc_handle);
+  const std::shared_ptr<ArenaTable> arenas = connection->arenas;  // Send() may close
   Send(connection, reply, arena->fd >= 0 ? std::vector<int>{arena->fd} : std::vector<int>{});
+  arenas->CloseFd(arena->arena_id, arena->generation);
 }
 
 void SessionServer::HandleArenaFree(Connection* connection, const v1::ArenaFree& request) {

@@ -2,7 +2,6 @@
 #include "daemon/session/session_server.h"
 
 #include <fcntl.h>
-#include <grp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/epoll.h>
@@ -21,7 +20,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "daemon/base/clock.h"
+#include "daemon/base/directories.h"
 #include "daemon/base/file.h"
+#include "daemon/base/groups.h"
 #include "daemon/engine/operation.h"
 #include "daemon/session/attach_protocol.h"
 #include "daemon/session/status_codes.h"
@@ -35,23 +36,7 @@ constexpr int kAcceptBurst = 16;
 constexpr int kMessageBurst = 8;
 constexpr uint64_t kNsPerMs = 1'000'000;
 
-absl::Status GiveToGroup(const std::string& path, const std::string& group_name) {
-  if (group_name.empty()) return absl::OkStatus();
-  group entry;
-  group* found = nullptr;
-  std::vector<char> buffer(1 << 16);
-  getgrnam_r(group_name.c_str(), &entry, buffer.data(), buffer.size(), &found);
-  if (found == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("attach_group is '%s': no such group", group_name));
-  }
-  if (chown(path.c_str(), static_cast<uid_t>(-1), found->gr_gid) != 0) {
-    return ErrnoError(errno, absl::StrFormat("attach_group: chown %s to '%s'", path, group_name));
-  }
-  return absl::OkStatus();
-}
-
-// A session takes two descriptors and each arena one: all that the system allows, if it does.
+// A session takes a few descriptors: all that the system allows, if it does.
 void RaiseDescriptorLimit() {
   rlimit limit;
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
@@ -108,6 +93,13 @@ SessionServer::SessionServer(const Config& config, CommunicatorRegistry* registr
     request.reason = std::move(reason);
     Post(std::move(request));
   });
+  engine_->SetReportHook([this](bool warning, std::string line) {
+    Request request;
+    request.kind = Request::Kind::kLog;
+    request.status = warning ? shm::Status::kAborted : shm::Status::kOk;
+    request.reason = std::move(line);
+    Post(std::move(request));
+  });
 }
 
 SessionServer::~SessionServer() { Stop(); }
@@ -130,7 +122,14 @@ absl::Status SessionServer::Listen() {
   if (bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
     return ErrnoError(errno, "bind " + path_);
   }
-  if (absl::Status status = GiveToGroup(path_, config_.attach_group); !status.ok()) return status;
+  if (!config_.attach_group.empty()) {
+    const absl::StatusOr<gid_t> group = FindGroup(config_.attach_group);
+    if (!group.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("attach_group is '%s': no such group", config_.attach_group));
+    }
+    if (absl::Status status = GiveToGroup(path_, *group); !status.ok()) return status;
+  }
   if (chmod(path_.c_str(), 0660) != 0) return ErrnoError(errno, "chmod " + path_);
   if (listen(listener_.get(), kBacklog) != 0) return ErrnoError(errno, "listen " + path_);
   epoll_.reset(epoll_create1(EPOLL_CLOEXEC));
@@ -169,6 +168,9 @@ void SessionServer::Stop() {
   if (listener_.valid()) {
     listener_.reset();
     unlink(path_.c_str());
+  }
+  for (const auto& [fd, connection] : connections_) {
+    SayGoodbye(connection.get(), shm::Status::kDaemonLost, "the daemon stopped");
   }
   sessions_.clear();
   connections_.clear();
@@ -302,6 +304,11 @@ void SessionServer::RunRequests() {
       FinishPlacing(request);
       continue;
     }
+    if (request.kind == Request::Kind::kLog) {
+      const bool warning = request.status != shm::Status::kOk;
+      spdlog::log(warning ? spdlog::level::warn : spdlog::level::info, "{}", request.reason);
+      continue;
+    }
     for (const uint64_t session_id : request.session_ids) {
       Connection* connection = FindSession(session_id);
       if (connection != nullptr) RunRequest(request, connection);
@@ -327,6 +334,7 @@ void SessionServer::RunRequest(const Request& request, Connection* connection) {
                   absl::StrFormat("session %d (process %d) closed: %s", connection->session_id,
                                   connection->pid, request.reason));
     }
+    SayGoodbye(connection, request.status, request.reason);
     CloseConnection(connection, broke_rules ? "protocol_error" : "deleted");
   }
 }

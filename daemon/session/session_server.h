@@ -84,6 +84,7 @@ class SessionServer {
       kArenaDone,   // the memory thread has the session's arena, or an error
       kStreamDone,  // or its stream segment
       kPlaced,      // or the sessions' group is on its devices
+      kLog,         // a line of the engine's, a warning if the status is not OK
     };
     Kind kind = Kind::kEnd;
     std::vector<uint64_t> session_ids;
@@ -146,6 +147,9 @@ class SessionServer {
   void Watch(Connection* connection);
   // An error that the connection does not survive.
   void ProtocolError(Connection* connection, const absl::Status& status);
+  // Why a session ends that did nothing wrong, for a client that looks after it has ended. Sent if
+  // there is room.
+  void SayGoodbye(Connection* connection, shm::Status status, const std::string& reason);
   void CloseConnection(Connection* connection, std::string_view label);
   void DestroyClosed();
   Connection* FindSession(uint64_t session_id) const;

@@ -134,12 +134,14 @@ absl::StatusOr<std::unique_ptr<Exposer>> Exposer::Start(const std::string& addre
 
   std::unique_ptr<Exposer> exposer(new Exposer(std::move(sources)));
   const std::string port_text = parsed->ToString();
+  // A connection that says nothing holds a thread until the timeout: enough of them that probes get
+  // through beside some, which any local user can open.
   const char* options[] = {"listening_ports",
                            port_text.c_str(),
                            "num_threads",
-                           "4",
+                           "32",
                            "request_timeout_ms",
-                           "5000",
+                           "2000",
                            "enable_keep_alive",
                            "no",
                            nullptr};

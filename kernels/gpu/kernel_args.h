@@ -79,7 +79,7 @@ struct AllReduceArgs {
   // Host memory, null: none. The rank's last block stores 1, release, when all its results are
   // there. Not stored by who gives up.
   uint32_t* done[kWorldSizeMax];
-  uint32_t* abort;     // host memory; not 0: give up
+  uint32_t* abort;  // host memory; not 0: give up
   uint64_t count;
   uint64_t timeout_ns;   // bound of one wait
   uint64_t tiles_each;   // two_shot: tiles that every rank owns

@@ -82,6 +82,8 @@ TEST_F(RmsNormTest, EachBadArgumentIsNamedAndNothingIsPosted) {
        "norm.divisor: 449, want 0 to 448, 0 for the largest"},
       {[](auto* n) { n->divisor = NAN; }, true, "norm.divisor: nan, want 0 to 448"},
       {[](auto* n) { n->divisor = -1; }, true, "norm.divisor: -1, want 0 to 448"},
+      {[](auto* n) { n->divisor = -0.0f; }, true, "norm.divisor: -0, want 0 to 448"},
+      {[](auto* n) { n->divisor = -0.0f; }, false, "norm.divisor: -0, want 0 without quant"},
       {[](auto* n) { n->divisor = 1; }, false, "norm.divisor: 1, want 0 without quant"},
       {[](auto* n) { n->weight = nullptr; }, false, "norm.weight: NULL, want a tensor"},
       {[](auto* n) { n->residual_out = nullptr; }, false, "norm.residual_out: NULL, want a tensor"},

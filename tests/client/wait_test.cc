@@ -153,22 +153,22 @@ TEST(SpinBudgetTest, LongYieldsMakeWaitsSleepForAWhile) {
 }
 
 TEST(YieldGuardTest, PausesGrowWhileSpinningDoesNotPay) {
-  YieldGuard guard;
+  YieldGuard own;
   uint64_t now = kNow;
-  EXPECT_TRUE(guard.Note(now, now + YieldGuard::kLongYieldNs));
+  EXPECT_TRUE(own.Note(now, now + YieldGuard::kLongYieldNs));
   uint64_t pause = YieldGuard::kPauseNsMin;
   for (int i = 0; i < 10; ++i) {
     const uint64_t end = now + YieldGuard::kLongYieldNs;
-    EXPECT_FALSE(guard.Note(now, end));
-    EXPECT_FALSE(guard.MaySpin(end + pause - 1)) << i;
-    EXPECT_TRUE(guard.MaySpin(end + pause)) << i;
+    EXPECT_FALSE(own.Note(now, end));
+    EXPECT_FALSE(own.MaySpin(end + pause - 1)) << i;
+    EXPECT_TRUE(own.MaySpin(end + pause)) << i;
     now = end + pause;
     pause = std::min(2 * pause, YieldGuard::kPauseNsMax);
   }
   // After a spell without long yields one is nothing again.
   now += 2 * YieldGuard::kPauseNsMax;
-  EXPECT_TRUE(guard.Note(now, now + YieldGuard::kLongYieldNs));
-  EXPECT_TRUE(guard.MaySpin(now + YieldGuard::kLongYieldNs));
+  EXPECT_TRUE(own.Note(now, now + YieldGuard::kLongYieldNs));
+  EXPECT_TRUE(own.MaySpin(now + YieldGuard::kLongYieldNs));
 }
 
 TEST(SpinBudgetTest, ABoundOfZeroNeverSpins) {

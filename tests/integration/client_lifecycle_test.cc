@@ -155,6 +155,9 @@ TEST_F(ClientLifecycleTest, AKilledPeerIsNamedToTheOthersAndTheirReplacementsGoO
     return error;
   });
   EXPECT_THAT(again, Each(IsEmpty()));
+  // The operator reads it in the log.
+  EXPECT_THAT(daemon_.Log(), HasSubstr("group 'default' of communicator 'tp', incarnation 1: ends, "
+                                       "operations that fail: 1; rank 2 (process "));
 }
 
 TEST_F(ClientLifecycleTest, AChildThatOutlivesItsKilledParentDoesNotKeepTheSessionAlive) {

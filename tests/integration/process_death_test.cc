@@ -6,7 +6,11 @@
 #include <gtest/gtest.h>
 #include <qrd/qrd.h>
 #include <signal.h>
+#include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <random>
 #include <string>
 #include <vector>
@@ -98,6 +102,62 @@ TEST_F(ProcessDeathTest, ClientsKilledAtAnyMomentNeverDisturbAnotherCommunicator
 }
 
 // F31: what operators set survives SIGKILL, and nothing has to be cleaned up by hand.
+// What was asked for, or what ended it.
+TEST_F(ProcessDeathTest, AnIdleClientIsToldWhyItsSessionEnded) {
+  const std::string ended = "the session with the daemon has ended (finalize and init again): ";
+  RankProcesses ranks(1, [&](RankProcess& self) {
+    for (const std::string& want : {"ABORTED: " + ended + "the communicator was deleted",
+                                    "DAEMON_LOST: " + ended + "the daemon stopped"}) {
+      std::string error;
+      qrd_comm_t comm = Attach(daemon_.runtime_directory(), 0, 1, &error);
+      if (comm == nullptr) return error;
+      self.Report("idle");
+      self.Await("ended");
+      float x = 1;
+      qrd_status status = QRD_OK;
+      while (status == QRD_OK) {
+        qrd_operation operation = 0;
+        status = qrd_all_reduce(comm, &x, &x, 1, QRD_FP32, QRD_SUM, &operation);
+        if (status == QRD_OK) status = qrd_wait(comm, operation, 0, nullptr);
+      }
+      if (Outcome(status).find(want) == std::string::npos) return Outcome(status);
+      qrd_comm_finalize(comm);
+      self.Report("told");
+    }
+    return std::string();
+  });
+  ASSERT_EQ(ranks.AwaitReport(0), "idle");
+  EXPECT_EQ(Ctl({"comm", "delete", "tp", "--force"}).exit_code, 0);
+  ranks.Send(0, "ended");
+  ASSERT_EQ(ranks.AwaitReport(0), "told");
+  ASSERT_EQ(ranks.AwaitReport(0), "idle");
+  EXPECT_EQ(daemon_.Terminate(), 0);
+  ranks.Send(0, "ended");
+  EXPECT_THAT(ranks.Wait(), Each(IsEmpty()));
+}
+
+TEST_F(ProcessDeathTest, ADaemonWithoutStandardStreamsKeepsItsLogOutOfItsFiles) {
+  daemon_.Kill();
+  const std::string command = "exec 0<&- 1>&- 2>&-; exec '" + DaemonProcess::Executable() +
+                              "' --runtime-directory '" + daemon_.runtime_directory() +
+                              "' --state-directory '" + daemon_.state_directory() +
+                              "' --metrics-address ''";
+  RankProcesses shell(1, [&](RankProcess&) {
+    execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
+    return std::string("cannot run a shell");
+  });
+  const std::string pid = std::to_string(shell.pid(0));
+  int tries = 0;
+  while (Ctl({"status"}).exit_code != 0) ASSERT_LT(++tries, 1000);
+  for (const char* fd : {"0", "1", "2"}) {
+    EXPECT_EQ(std::filesystem::read_symlink("/proc/" + pid + "/fd/" + fd), "/dev/null");
+  }
+  std::ifstream lock(daemon_.runtime_directory() + "/qrd.lock");
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(lock), {}), pid + "\n");
+  shell.Signal(0, SIGTERM);
+  shell.Wait();
+}
+
 TEST_F(ProcessDeathTest, CommunicatorsAndPolicyComeBackAfterTheDaemonIsKilled) {
   ASSERT_EQ(Ctl({"comm", "create", "model-a", "--world-size", "4"}).exit_code, 0);
   const ProgramResult set = Ctl({"policy", "set", "--codec", "int4"});

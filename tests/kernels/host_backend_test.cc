@@ -191,6 +191,12 @@ TEST_F(HostBackendTest, ArenasAreZeroedReservedAndSealed) {
   ASSERT_NE(other, MAP_FAILED);
   (*arena)->data()[17] = std::byte{42};
   EXPECT_EQ(static_cast<std::byte*>(other)[17], std::byte{42});
+  // The descriptor may go; the memory stays.
+  (*arena)->CloseFd();
+  EXPECT_EQ((*arena)->fd(), -1);
+  EXPECT_EQ(fcntl(fd, F_GETFD), -1);
+  (*arena)->data()[18] = std::byte{43};
+  EXPECT_EQ(static_cast<std::byte*>(other)[18], std::byte{43});
   munmap(other, 4096);
 }
 

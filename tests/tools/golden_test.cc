@@ -245,6 +245,13 @@ TEST(GoldenIndex, EmptyAndSenselessTextsGiveNoCases) {
   }
 }
 
+TEST(GoldenIndex, ATextThatWasCutAtALineEndHasABrokenCaseMore) {
+  const auto cases = tools::ParseGoldenIndex("[\n{\"test\": \"codec\"},\n{\"test\": \"codec\"},\n");
+  ASSERT_EQ(cases.size(), 3u);
+  EXPECT_EQ(cases[2].number, 3u);
+  EXPECT_NE(cases[2].problem.find("is its end missing?"), std::string::npos) << cases[2].problem;
+}
+
 TEST(GoldenIndex, DeeplyNestedJsonIsOneBrokenCase) {
   const auto cases = tools::ParseGoldenIndex(std::string(200'000, '['));
   for (const auto& c : cases) EXPECT_NE(c.problem, "");

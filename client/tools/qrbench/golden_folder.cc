@@ -159,6 +159,7 @@ std::vector<GoldenCase> ParseGoldenIndex(const std::string& text) {
   }
   // Something in it is broken: take it line by line, so that only the broken lines fail.
   int line_number = 0;
+  bool any_broken = false;
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
     ++line_number;
     line = absl::StripAsciiWhitespace(line);
@@ -175,9 +176,17 @@ std::vector<GoldenCase> ParseGoldenIndex(const std::string& text) {
           absl::StrCat("line ", line_number,
                        " of index.json is not valid JSON: ", std::string(line.substr(0, 60)));
       cases.push_back(broken);
+      any_broken = true;
     } else {
       cases.push_back(ReadRecord(record, number));
     }
+  }
+  if (!any_broken && !cases.empty()) {
+    GoldenCase broken;
+    broken.number = static_cast<uint32_t>(cases.size() + 1);
+    broken.problem =
+        "index.json as a whole is not valid JSON, though each line is: is its end missing?";
+    cases.push_back(broken);
   }
   return cases;
 }

@@ -99,6 +99,15 @@ TEST_F(ExposerTest, SurvivesGarbage) {
   EXPECT_THAT(HttpGet(exposer_->address(), "/livez"), StartsWith("HTTP/1.1 200"));
 }
 
+TEST_F(ExposerTest, AnswersProbesBesideConnectionsThatSayNothing) {
+  std::vector<UniqueFd> silent;
+  for (int i = 0; i < 24; ++i) {
+    silent.push_back(testing::HttpConnect(exposer_->address()));
+    ASSERT_TRUE(silent.back().valid());
+  }
+  EXPECT_THAT(HttpGet(exposer_->address(), "/livez"), StartsWith("HTTP/1.1 200 OK\r\n"));
+}
+
 TEST_F(ExposerTest, SaysThatThePortIsTakenAndWhatToDo) {
   Exposer::Sources sources;
   sources.metrics = &metrics_;
