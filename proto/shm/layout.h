@@ -86,8 +86,8 @@ struct Tensor {
 
 // Operands and options of epilogue 1 (residual + RMSNorm, + FP8), of the [tokens, hidden] tensor
 // that the descriptor's input is. The descriptor's `output` is the normalized result, without
-// quant; with it, `output` is not used and 0. Tensors that are not there are 0. Aligned to 16 bytes,
-// input and output too; out8 to 8, scales to 4.
+// quant; with it, `output` is not used and 0. Tensors that are not there are 0. All are aligned to
+// 16 bytes, input and output too; out8 to 8, scales to 4.
 struct RmsNorm {
   Tensor residual;      // [tokens or own rows, hidden] of the dtype; there if operands & 1
   Tensor weight;        // [hidden] of weight_dtype
