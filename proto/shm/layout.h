@@ -86,7 +86,8 @@ struct Tensor {
 
 // Operands and options of epilogue 1 (residual + RMSNorm, + FP8), of the [tokens, hidden] tensor
 // that the descriptor's input is. The descriptor's `output` is the normalized result, without
-// quant; with it, `output` is not used and 0. Tensors that are not there are 0.
+// quant; with it, `output` is not used and 0. Tensors that are not there are 0. All are aligned to
+// 16 bytes, input and output too; out8 to 8, scales to 4.
 struct RmsNorm {
   Tensor residual;      // [tokens or own rows, hidden] of the dtype; there if operands & 1
   Tensor weight;        // [hidden] of weight_dtype
@@ -121,9 +122,9 @@ struct alignas(kCacheLineBytes) Descriptor {
   // others. The daemon refuses a gap.
   uint64_t sequence;
   uint64_t count;       // elements, from 0
-  Tensor input;         // count * sizeof(dtype) bytes; ignored if count is 0
+  Tensor input;         // count * sizeof(dtype) bytes; not looked at if count is 0
   Tensor output;        // the same; either equal to input (in place) or disjoint from it
-  uint32_t timeout_ms;  // from the first rank's post; 0: the daemon's default
+  uint32_t timeout_ms;  // from the first rank's post, at most 3600000; 0: the daemon's default
   uint32_t epilogue;    // 0 none, 1 RMSNorm
   RmsNorm rms_norm;     // all 0 without an epilogue
 };
@@ -149,7 +150,7 @@ struct alignas(kCacheLineBytes) Completion {
   uint64_t wire_bytes;  // what this rank sends over links (on the host: would send) under the plan
   uint64_t policy_generation;
   uint32_t codec;            // wire format id 0..10
-  uint32_t algorithm;        // 1 one_shot, 2 two_shot
+  uint32_t algorithm;        // 1 one_shot, 2 two_shot, 3 library (the vendor's, on GPUs)
   uint64_t first_post_ns;    // CLOCK_MONOTONIC: the daemon saw the first rank's post
   uint64_t ready_ns;         // all ranks have posted, plan made
   uint64_t start_ns;         // first tile taken by a worker

@@ -129,7 +129,8 @@ typedef struct qrd_comm_config {
   /* Runtime directory of the daemon. NULL: $QRD_RUNTIME_DIRECTORY, else /run/qrd if it has an
    * attach socket, else $XDG_RUNTIME_DIR/qrd. */
   const char* runtime_directory;
-  /* How long to wait for the daemon and for the other ranks. 0: the daemon's default (30 s). */
+  /* How long to wait for the daemon and for the other ranks: at most 3600000 (an hour). 0: the
+   * daemon's attach_timeout_ms (30 s unless it is configured). */
   uint32_t timeout_ms;
   /* Non-zero (the default): create the communicator if there is none. */
   int create_if_absent;
@@ -254,9 +255,10 @@ typedef struct qrd_rms_norm {
   void* residual_out;     /* [tokens, hidden] of D */
   void* out;              /* [tokens, hidden] of D; NULL with quant */
   qrd_quant quant;
-  uint32_t scale_group; /* elements of a scale: 0 (the whole row) or 128 */
-  float divisor;        /* a scale is the largest value of its elements over this; 0: the format's
-                         * largest value */
+  uint32_t scale_group; /* elements of a scale: 0 (the whole row) or 128; 0 without quant */
+  float divisor;        /* a scale is the largest value of its elements over this: above 0, at most
+                         * the format's largest value (448 for QRD_E4M3FN, 240 for QRD_E4M3FNUZ);
+                         * 0: that value. 0 without quant */
   uint8_t* out8;        /* [tokens, hidden], with quant */
   float* scales;        /* [tokens], or [tokens, ceil(hidden / 128)] with scale_group; with quant */
   void* mirror;         /* what out would be, [tokens, hidden] of D; NULL: not wanted; with quant */
