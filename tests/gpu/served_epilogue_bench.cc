@@ -95,6 +95,7 @@ std::string RunRank(const std::string& directory, uint32_t ranks, RankProcess& p
         MakeTensor(Dtype::kBf16, count, Data::kOrdinary, process.rank() * kTensors + tensor);
     QRD_MUST(hipMemcpy(base + tensor * kTensorBytes, values.data(), values.size(),
                        hipMemcpyHostToDevice));
+    QRD_MUST(hipDeviceSynchronize());
   }
   for (const Shape& shape : kShapes) {
     const RankTensors tensors(&self, base, shape);

@@ -75,6 +75,7 @@ std::string RunRank(const std::string& directory, uint32_t rank, ResidualLayout 
       want.residual_out.begin() + static_cast<ptrdiff_t>(first),
       want.residual_out.begin() + static_cast<ptrdiff_t>(first + residual_bytes));
   QRD_MUST(hipMemcpy(at(2), want.weight.data(), want.weight.size(), hipMemcpyHostToDevice));
+  QRD_MUST(hipDeviceSynchronize());  // a copy may return before its data is there
   qrd_rms_norm norm = QRD_RMS_NORM_INIT;
   norm.tokens = kTokens;
   norm.hidden = kHidden;

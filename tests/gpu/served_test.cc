@@ -160,6 +160,7 @@ TEST_F(ServedTest, AGraphIsReplayedAThousandTimesWithOtherData) {
       const std::vector<Bytes> tensors = Tensors(Dtype::kBf16, kCount, 2, 40 + i);
       QRD_MUST(hipMemcpy(inputs.data() + i * kBytes, tensors[process.rank()].data(), kBytes,
                          hipMemcpyHostToDevice));
+      QRD_MUST(hipDeviceSynchronize());
       want.push_back(Expected(Codec::kInt4, Algorithm::kTwoShot, Dtype::kBf16, ReduceOp::kSum,
                               tensors, kCount));
     }
@@ -211,6 +212,7 @@ TEST_F(ServedTest, TwoStreamsOfARankKeepOneOrder) {
     for (int half = 0; half < 2; ++half) {
       QRD_MUST(hipMemcpy(in + 2 * half * bytes, tensors[process.rank()].data(), bytes,
                          hipMemcpyHostToDevice));
+      QRD_MUST(hipDeviceSynchronize());
     }
     for (int i = 0; i < 1000; ++i) {
       std::byte* half = in + 2 * (i % 2) * bytes;

@@ -287,7 +287,8 @@ QRD_API qrd_status qrd_all_reduce_rms_norm(qrd_comm_t comm, const void* input, q
  * is staged: copied on the device, into memory of the daemon and back.
  *
  * qrd_all_reduce and qrd_wait work as with host memory. They know nothing of streams: what writes
- * the input must be complete before qrd_all_reduce, the output is complete after qrd_wait.
+ * the input must be complete before qrd_all_reduce, the output is complete after qrd_wait. (A copy
+ * from pageable host memory may return before its data is there: synchronize its stream.)
  *
  * Environment: QRD_GPU_DRIVER names another driver library than libcuda.so.1 or libamdhip64.so.
  * QRD_GPU_GATE chooses how streams wait: "batch" or "memory" (stream memory operations, in one call

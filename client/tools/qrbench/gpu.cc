@@ -151,7 +151,10 @@ absl::StatusOr<void*> Gpu::Allocate(size_t bytes) {
 }
 
 absl::Status Gpu::CopyIn(void* device, const void* host, size_t bytes) {
-  return bytes == 0 ? absl::OkStatus() : Check(api_->CopyIn(device, host, bytes), "copy to device");
+  if (bytes == 0) return absl::OkStatus();
+  const absl::Status status = Check(api_->CopyIn(device, host, bytes), "copy to device");
+  // From pageable memory the call may return before the data is there; it is on the default stream.
+  return status.ok() ? Check(api_->StreamSynchronize(nullptr), "copy to device") : status;
 }
 
 absl::Status Gpu::CopyOut(void* host, const void* device, size_t bytes) {
