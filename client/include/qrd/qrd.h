@@ -129,7 +129,8 @@ typedef struct qrd_comm_config {
   /* Runtime directory of the daemon. NULL: $QRD_RUNTIME_DIRECTORY, else /run/qrd if it has an
    * attach socket, else $XDG_RUNTIME_DIR/qrd. */
   const char* runtime_directory;
-  /* How long to wait for the daemon and for the other ranks. 0: the daemon's default (30 s). */
+  /* How long to wait for the daemon and for the other ranks, at most 3600000. 0: the daemon's
+   * default (30 s). */
   uint32_t timeout_ms;
   /* Non-zero (the default): create the communicator if there is none. */
   int create_if_absent;
