@@ -278,13 +278,7 @@ absl::Status AllReduceRun::CleanUp() {
   if (policy_ == nullptr) return absl::OkStatus();
   const absl::Status restored = policy_->Restore();
   if (settings_.communicator == absl::StrCat("qrbench-", getpid())) {
-    v1::DeleteCommunicatorRequest request;
-    request.set_name(settings_.communicator);
-    request.set_force(true);
-    v1::DeleteCommunicatorResponse reply;
-    // Not an error: an attach may make communicators, deleting them needs admin rights.
-    (void)control_->Call(&v1::CommunicatorService::Stub::DeleteCommunicator,
-                         control_->communicators(), request, &reply);
+    DeleteOwnCommunicator(*control_, settings_.communicator);
   }
   return restored;
 }

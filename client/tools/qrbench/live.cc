@@ -21,6 +21,7 @@
 #include "client/tools/common/units.h"
 #include "client/tools/qrbench/flags.h"
 #include "client/tools/qrbench/interrupt.h"
+#include "client/tools/qrbench/policy_override.h"
 #include "client/tools/qrbench/process_team.h"
 #include "qrd/qrd.h"
 
@@ -207,15 +208,9 @@ absl::Status Report(const std::vector<LiveReply>& replies) {
   return absl::OkStatus();
 }
 
-// Not an error if it does not work: an attach may make communicators, deleting needs admin rights.
 void DeleteCommunicator(const AllReduceSettings& settings) {
   auto control = ControlClient::Connect(settings.connection);
-  if (!control.ok()) return;
-  v1::DeleteCommunicatorRequest request;
-  request.set_name(settings.communicator);
-  v1::DeleteCommunicatorResponse reply;
-  (void)(*control)->Call(&v1::CommunicatorService::Stub::DeleteCommunicator,
-                         (*control)->communicators(), request, &reply);
+  if (control.ok()) DeleteOwnCommunicator(**control, settings.communicator);
 }
 
 int RunLive(AllReduceSettings settings, double seconds) {
