@@ -15,6 +15,7 @@
 #include "client/tools/common/exit_codes.h"
 #include "client/tools/common/policy_text.h"
 #include "client/tools/common/runtime_directory.h"
+#include "client/tools/common/standard_streams.h"
 #include "client/tools/common/units.h"
 #include "client/tools/qrbench/file.h"
 #include "client/tools/qrbench/interrupt.h"
@@ -226,6 +227,7 @@ absl::Status AllReduceRun::RunCases() {
         std::vector<uint64_t> sizes = settings_.sizes;
         if (sizes.empty()) sizes.push_back(CountOf(0, dtype) * DtypeBytes(dtype));
         for (const uint64_t bytes : sizes) {
+          if (Leads() && OutputIsLost()) return absl::CancelledError("standard output takes no more");
           Progress(absl::StrFormat("[%d/%d] %s %s %s %s", ++done, total, std::string(Name(dtype)),
                                    codec, algorithm, HumanBytes(bytes)));
           const absl::Status status = RunCase({CountOf(bytes, dtype), dtype, codec, algorithm});

@@ -18,6 +18,7 @@
 #include "client/tools/common/channel.h"
 #include "client/tools/common/exit_codes.h"
 #include "client/tools/common/runtime_directory.h"
+#include "client/tools/common/standard_streams.h"
 #include "client/tools/common/units.h"
 #include "client/tools/qrbench/flags.h"
 #include "client/tools/qrbench/interrupt.h"
@@ -180,7 +181,8 @@ std::string LiveRank::Loop() {
       shown = stats;
     }
     // Operation k + 1 is the last of all: others may have posted it already, but not k + 2.
-    if (Clock::now() >= deadline && board_->last_operation.load() == UINT64_MAX) {
+    if ((Clock::now() >= deadline || OutputIsLost()) &&
+        board_->last_operation.load() == UINT64_MAX) {
       board_->last_operation = k + 1;
     }
   }

@@ -7,6 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "client/tools/common/exit_codes.h"
+#include "client/tools/common/standard_streams.h"
 #include "client/tools/common/units.h"
 #include "client/tools/qrbench/file.h"
 #include "client/tools/qrbench/interrupt.h"
@@ -142,7 +143,7 @@ int RunTune(const TuneSettings& settings) {
   if (!report.ok()) return Fail("qrbench", report.status(), kExitFailed);
   const std::string text = TunePolicyText(*report);
   if (settings.output.empty()) {
-    std::fputs(text.c_str(), stdout);
+    Print(text);
   } else if (const absl::Status written = WriteFile(settings.output, text); !written.ok()) {
     return Fail("qrbench", written, kExitFailed);
   } else {

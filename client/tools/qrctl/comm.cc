@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // qrctl comm list | describe | create | delete
-#include <cstdio>
-
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "client/tools/common/args.h"
 #include "client/tools/common/policy_text.h"
+#include "client/tools/common/standard_streams.h"
 #include "client/tools/common/table.h"
 #include "client/tools/common/units.h"
 #include "client/tools/qrctl/commands.h"
@@ -21,8 +20,6 @@ struct CommFlags {
   uint32_t world_size = 0;
   bool force = false;
 };
-
-void Print(const std::string& text) { std::fputs(text.c_str(), stdout); }
 
 std::string StateName(v1::Group::State state) {
   return absl::AsciiStrToLower(absl::StripPrefix(v1::Group::State_Name(state), "STATE_"));
