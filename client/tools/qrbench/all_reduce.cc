@@ -227,7 +227,8 @@ absl::Status AllReduceRun::RunCases() {
         std::vector<uint64_t> sizes = settings_.sizes;
         if (sizes.empty()) sizes.push_back(CountOf(0, dtype) * DtypeBytes(dtype));
         for (const uint64_t bytes : sizes) {
-          if (Leads() && OutputIsLost()) return absl::CancelledError("standard output takes no more");
+          if (Leads() && OutputIsLost())
+            return absl::CancelledError("standard output takes no more");
           Progress(absl::StrFormat("[%d/%d] %s %s %s %s", ++done, total, std::string(Name(dtype)),
                                    codec, algorithm, HumanBytes(bytes)));
           const absl::Status status = RunCase({CountOf(bytes, dtype), dtype, codec, algorithm});

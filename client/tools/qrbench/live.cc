@@ -255,6 +255,7 @@ void AddLiveCommand(CommandLine& line) {
   static AllReduceFlags flags;
   static double seconds = 5;
   flags.sizes = "1M";
+  flags.sizes_flag = "--size";
   CLI::App* app = line.Leaf(
       &line.root(), "live",
       "All-reduce one tensor again and again; a line for each change of codec or algorithm", [] {
