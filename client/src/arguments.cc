@@ -27,6 +27,7 @@ constexpr size_t kStructBytesMax = 4096;
 constexpr size_t kNameBytesMax = 64;
 constexpr size_t kReasonBytesMax = 128;
 constexpr size_t kDeviceBytesMax = 64;
+constexpr uint32_t kTimeoutMsMax = 3'600'000;  // of an attach, as the daemon has it
 
 qrd_status CheckStructBytes(const char* name, size_t bytes, size_t bytes_min) {
   if (bytes >= bytes_min && bytes <= kStructBytesMax) return QRD_OK;
@@ -49,9 +50,9 @@ qrd_status CheckName(const char* field, const char* name) {
   for (size_t i = 0; i < bytes; ++i) {
     if (i == 0 ? IsNameStart(name[i]) : IsNameCharacter(name[i])) continue;
     return Fail(QRD_INVALID_ARGUMENT,
-                "config.%s: character %zu of \"%s\" (0x%02x) is not allowed, want [a-z0-9._-], the "
-                "first one a letter or digit",
-                field, i, name, static_cast<unsigned char>(name[i]));
+                "config.%s: the character at position %zu of \"%s\" (0x%02x) is not allowed, want "
+                "[a-z0-9._-], the first one a letter or digit",
+                field, i + 1, name, static_cast<unsigned char>(name[i]));
   }
   return QRD_OK;
 }
@@ -142,6 +143,10 @@ qrd_status CheckConfig(const qrd_comm_config* config, AttachOptions* options) {
   if (config->rank >= config->world_size) {
     return Fail(QRD_INVALID_ARGUMENT, "config.rank: %u, want 0 to %u (world_size is %u)",
                 config->rank, config->world_size - 1, config->world_size);
+  }
+  if (config->timeout_ms > kTimeoutMsMax) {
+    return Fail(QRD_INVALID_ARGUMENT, "config.timeout_ms: %u, want 0 to %u", config->timeout_ms,
+                kTimeoutMsMax);
   }
   options->communicator = config->communicator;
   options->group = group;

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <set>
 #include <thread>
 
@@ -19,14 +20,13 @@
 #include "daemon/base/groups.h"
 #include "daemon/base/host_port.h"
 #include "daemon/base/names.h"
+#include "daemon/base/number_bounds.h"
 #include "daemon/base/text_format.h"
 #include "kernels/types.h"
 
 namespace qrd {
 namespace {
 
-constexpr uint64_t kMiB = uint64_t{1} << 20;
-constexpr uint64_t kTiB = uint64_t{1} << 40;
 constexpr size_t kRuntimeDirectoryBytesMax = 90;
 
 template <typename... Args>
@@ -56,10 +56,10 @@ std::string DefaultStateDirectory() {
   return home.empty() ? "" : home + "/.local/state/qrd";
 }
 
-absl::Status ReadDirectory(const char* field, const std::string& value, const char* variable,
+absl::Status ReadDirectory(const char* field, const std::string& value, const char* instead,
                            std::string* out) {
   if (value.empty()) {
-    return Invalid(field, " is empty and there is no default here; set it, or $", variable);
+    return Invalid(field, " is empty and there is no default here; give ", instead);
   }
   if (value.find('\0') != std::string::npos) return Invalid(field, " has a NUL byte");
   std::error_code error;
@@ -73,7 +73,8 @@ absl::Status ReadDirectories(const v1::Config& proto, Config* config) {
   absl::Status status = ReadDirectory(
       "runtime_directory",
       proto.has_runtime_directory() ? proto.runtime_directory() : DefaultRuntimeDirectory(),
-      "RUNTIME_DIRECTORY", &config->runtime_directory);
+      "--runtime-directory, or set $RUNTIME_DIRECTORY or $XDG_RUNTIME_DIR",
+      &config->runtime_directory);
   if (!status.ok()) return status;
   if (config->runtime_directory.size() > kRuntimeDirectoryBytesMax) {
     return Invalid("runtime_directory is ", Quoted(config->runtime_directory, 40), ", ",
@@ -83,38 +84,40 @@ absl::Status ReadDirectories(const v1::Config& proto, Config* config) {
   return ReadDirectory(
       "state_directory",
       proto.has_state_directory() ? proto.state_directory() : DefaultStateDirectory(),
-      "STATE_DIRECTORY", &config->state_directory);
+      "--state-directory, or set $STATE_DIRECTORY, $XDG_STATE_HOME or $HOME",
+      &config->state_directory);
 }
 
 template <typename T>
-absl::Status ReadNumber(const char* field, bool is_set, T value, T min, T max, T* out) {
+absl::Status ReadNumber(const char* field, bool is_set, T value, T* out) {
   if (!is_set) return absl::OkStatus();
-  if (value < min || value > max) {
-    return Invalid(field, " is ", value, "; want ", min, " to ", max);
+  const std::optional<NumberBounds> bounds = BoundsOf(field);
+  if (!bounds.has_value()) return absl::InternalError(absl::StrCat(field, " has no bounds"));
+  if (value < bounds->min || value > bounds->max) {
+    return Invalid(field, " is ", value, "; want ", bounds->min, " to ", bounds->max);
   }
   *out = value;
   return absl::OkStatus();
 }
 
-#define QRD_READ(field, min, max)                                                           \
-  ReadNumber<decltype(config->field)>(#field, proto.has_##field(), proto.field(), min, max, \
-                                      &config->field)
+#define QRD_READ(field) \
+  ReadNumber<decltype(config->field)>(#field, proto.has_##field(), proto.field(), &config->field)
 
 absl::Status ReadNumbers(const v1::Config& proto, Config* config) {
   for (const absl::Status& status : {
-           QRD_READ(communicators_max, 1, 4096),
-           QRD_READ(sessions_max, 1, 4096),
-           QRD_READ(operations_in_flight_max, shm::kSlotsMin, shm::kSlotsMax),
-           QRD_READ(arenas_per_session_max, 1, 4096),
-           QRD_READ(arena_bytes_per_session_max, kMiB, kTiB),
-           QRD_READ(arena_bytes_max, kMiB, 16 * kTiB),
-           QRD_READ(stream_entries_per_session, shm::kStreamEntriesMin, shm::kStreamEntriesMax),
-           QRD_READ(device_arena_bytes_max, kMiB, 16 * kTiB),
-           QRD_READ(worker_threads, 0, 256),
-           QRD_READ(spin_us_max, 0, 10000),
-           QRD_READ(operation_timeout_ms, 1, 3600000),
-           QRD_READ(attach_timeout_ms, 1, 3600000),
-           QRD_READ(drain_timeout_ms, 0, 600000),
+           QRD_READ(communicators_max),
+           QRD_READ(sessions_max),
+           QRD_READ(operations_in_flight_max),
+           QRD_READ(arenas_per_session_max),
+           QRD_READ(arena_bytes_per_session_max),
+           QRD_READ(arena_bytes_max),
+           QRD_READ(stream_entries_per_session),
+           QRD_READ(device_arena_bytes_max),
+           QRD_READ(worker_threads),
+           QRD_READ(spin_us_max),
+           QRD_READ(operation_timeout_ms),
+           QRD_READ(attach_timeout_ms),
+           QRD_READ(drain_timeout_ms),
        }) {
     if (!status.ok()) return status;
   }
@@ -130,9 +133,10 @@ absl::Status ReadNumbers(const v1::Config& proto, Config* config) {
 // What depends on the machine.
 void ResolveMachine(Config* config) {
   if (config->arena_bytes_max == 0) {
+    const NumberBounds bounds = BoundsOf("arena_bytes_max").value();
     const auto pages = static_cast<uint64_t>(std::max(0L, sysconf(_SC_PHYS_PAGES)));
     const auto page_bytes = static_cast<uint64_t>(std::max(0L, sysconf(_SC_PAGESIZE)));
-    config->arena_bytes_max = std::clamp(pages * page_bytes / 10 * 8, kMiB, 16 * kTiB);
+    config->arena_bytes_max = std::clamp(pages * page_bytes / 10 * 8, bounds.min, bounds.max);
   }
   if (config->worker_threads == 0) {
     cpu_set_t cpus;

@@ -43,6 +43,19 @@ absl::StatusOr<bool> MakeDirectory(const std::string& field, const std::string& 
   return ErrnoError(mkdir_error, absl::StrCat("cannot create ", field, " ", path, " (", hint, ")"));
 }
 
+// What everybody can write to is refused: `danger` says what they could do there.
+absl::Status CheckNotWorldWritable(const std::string& field, const std::string& path,
+                                   const std::string& danger, const std::string& flag) {
+  struct stat status;
+  if (stat(path.c_str(), &status) != 0) {
+    return ErrnoError(errno, absl::StrCat("cannot stat ", path));
+  }
+  if ((status.st_mode & S_IWOTH) == 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(field, " ", path, " can be written by everybody, who could then replace ",
+                   danger, " in it; chmod o-w it, or choose another with ", flag));
+}
+
 }  // namespace
 
 absl::Status GiveToGroup(const std::string& path, gid_t group) {
@@ -63,15 +76,14 @@ absl::Status PrepareRuntimeDirectory(const std::string& path, std::optional<gid_
   auto made = MakeDirectory("runtime_directory", path,
                             "choose another with --runtime-directory, or create it");
   if (!made.ok()) return made.status();
+  if (absl::Status checked =
+          CheckNotWorldWritable("runtime_directory", path, "the sockets", "--runtime-directory");
+      !checked.ok()) {
+    return checked;
+  }
   struct stat status;
   if (stat(path.c_str(), &status) != 0)
     return ErrnoError(errno, absl::StrCat("cannot stat ", path));
-  if ((status.st_mode & S_IWOTH) != 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("runtime_directory ", path,
-                     " can be written by everybody, who could then replace the sockets in it; "
-                     "chmod o-w it, or choose another with --runtime-directory"));
-  }
   if (status.st_uid != geteuid()) return absl::OkStatus();  // its owner decides
   if (group.has_value()) {
     if (absl::Status given = GiveToGroup(path, *group); !given.ok()) return given;
@@ -87,6 +99,15 @@ absl::Status PrepareStateDirectory(const std::string& path) {
   auto made =
       MakeDirectory("state_directory", path, "choose another with --state-directory, or create it");
   if (!made.ok()) return made.status();
+  if (absl::Status checked =
+          CheckNotWorldWritable("state_directory", path, "the policy", "--state-directory");
+      !checked.ok()) {
+    return checked;
+  }
+  // mkdir's mode was cut by the umask.
+  if (*made && chmod(path.c_str(), kDirectoryMode) != 0) {
+    return ErrnoError(errno, absl::StrCat("cannot chmod state_directory ", path));
+  }
   if (access(path.c_str(), W_OK | X_OK) != 0) {
     return ErrnoError(errno, absl::StrCat("cannot write to state_directory ", path,
                                           " (choose another with --state-directory)"));

@@ -23,7 +23,8 @@ absl::Status GiveToGroup(const std::string& path, gid_t group);
 // exists keeps its mode but is refused if others may write to it, as they could swap the sockets;
 // its group and mode are set if it belongs to the daemon's user.
 absl::Status PrepareRuntimeDirectory(const std::string& path, std::optional<gid_t> group);
-// The same with mode 0750 and the daemon's group. Checks that files can be made in it.
+// The same with the daemon's group: others could swap the policy. Checks that files can be made in
+// it.
 absl::Status PrepareStateDirectory(const std::string& path);
 
 // Binds and listens on a unix socket of the runtime directory: mode 0660, the given group, nobody

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
+#include <set>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
@@ -11,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "daemon/base/names.h"
+#include "daemon/base/number_bounds.h"
 #include "google/protobuf/descriptor.h"
 
 namespace qrd {
@@ -26,8 +28,8 @@ struct FieldHelp {
 
 // In the order of the help text. tests/daemon/base/flags_test.cc checks that no field is missing.
 constexpr FieldHelp kFields[] = {
-    {"runtime_directory", "DIR", "sockets and lock file ($RUNTIME_DIRECTORY, else /run/qrd)"},
-    {"state_directory", "DIR", "policy, communicators ($STATE_DIRECTORY, else /var/lib/qrd)"},
+    {"runtime_directory", "DIR", "sockets and lock file (see below)"},
+    {"state_directory", "DIR", "policy, communicators (see below)"},
     {"attach_group", "GROUP", "group that may connect (the daemon's)"},
     {"admin_group", "GROUP", "group that may change policy and communicators (none)"},
     {"metrics_address", "HOST:PORT", "/metrics, /livez, /readyz; \"\": off (127.0.0.1:9478)"},
@@ -87,8 +89,11 @@ absl::Status UnknownFlag(const std::string& flag) {
   const auto nearest = std::min_element(
       known.begin(), known.end(),
       [&](const auto& a, const auto& b) { return EditDistance(cut, a) < EditDistance(cut, b); });
-  const std::string hint =
-      EditDistance(cut, *nearest) <= 3 ? absl::StrCat("; did you mean ", *nearest, "?") : "";
+  // Near: a third of the longer name, without its dashes, would have to change.
+  const size_t distance_max = (std::max(cut.size(), nearest->size()) - 2) / 3;
+  const std::string hint = EditDistance(cut, *nearest) <= distance_max
+                               ? absl::StrCat("; did you mean ", *nearest, "?")
+                               : "";
   return absl::InvalidArgumentError(
       absl::StrCat("unknown flag ", shown, hint, " (qrd --help lists all)"));
 }
@@ -96,6 +101,11 @@ absl::Status UnknownFlag(const std::string& flag) {
 absl::Status WantsError(const std::string& flag, const std::string& value,
                         const std::string& wants) {
   return absl::InvalidArgumentError(absl::StrCat(flag, " is ", Quoted(value), "; want ", wants));
+}
+
+std::string WholeNumberOf(const pb::FieldDescriptor& field, uint64_t type_max) {
+  const NumberBounds bounds = BoundsOf(field.name()).value_or(NumberBounds{0, type_max});
+  return absl::StrCat("a whole number of ", bounds.min, " to ", bounds.max);
 }
 
 bool IsNumber(const std::string& value) {
@@ -116,9 +126,7 @@ absl::Status SetField(const std::string& flag, const std::string& value,
     case pb::FieldDescriptor::CPPTYPE_UINT32: {
       uint32_t number = 0;
       if (!IsNumber(value) || !absl::SimpleAtoi(value, &number)) {
-        return WantsError(
-            flag, value,
-            absl::StrCat("a whole number of 0 to ", std::numeric_limits<uint32_t>::max()));
+        return WantsError(flag, value, WholeNumberOf(field, std::numeric_limits<uint32_t>::max()));
       }
       reflection.SetUInt32(config, &field, number);
       return absl::OkStatus();
@@ -126,9 +134,7 @@ absl::Status SetField(const std::string& flag, const std::string& value,
     case pb::FieldDescriptor::CPPTYPE_UINT64: {
       uint64_t number = 0;
       if (!IsNumber(value) || !absl::SimpleAtoi(value, &number)) {
-        return WantsError(
-            flag, value,
-            absl::StrCat("a whole number of 0 to ", std::numeric_limits<uint64_t>::max()));
+        return WantsError(flag, value, WholeNumberOf(field, std::numeric_limits<uint64_t>::max()));
       }
       reflection.SetUInt64(config, &field, number);
       return absl::OkStatus();
@@ -150,6 +156,7 @@ std::optional<CommandLine::Action> FindAction(const std::string& flag) {
 
 absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments) {
   CommandLine out;
+  std::set<std::string> given;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
     if (argument.empty() || argument[0] != '-') {
@@ -173,6 +180,10 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
     }
     const std::string value =
         equals == std::string::npos ? arguments[++i] : argument.substr(equals + 1);
+    // Which one is meant is a guess.
+    if (!given.insert(flag).second) {
+      return absl::InvalidArgumentError(absl::StrCat(flag, " is there twice; want it once"));
+    }
     if (field == nullptr) {
       if (value.empty()) return WantsError(flag, value, "the name of a file");
       out.config_file = value;
@@ -212,6 +223,12 @@ std::string HelpText() {
   }
   absl::StrAppend(
       &text,
+      "\nWithout a runtime directory: $RUNTIME_DIRECTORY, else /run/qrd if that can be written, "
+      "else\n"
+      "$XDG_RUNTIME_DIR/qrd. Without a state directory: $STATE_DIRECTORY, else /var/lib/qrd for "
+      "uid "
+      "0,\n"
+      "else $XDG_STATE_HOME/qrd, else $HOME/.local/state/qrd.\n"
       "\nExit status: 0 after a drain or a successful check; 1 if the daemon cannot start or\n"
       "fails; 2 for a wrong command line or configuration.\n");
   return text;

@@ -16,6 +16,8 @@ namespace qrd {
 namespace {
 
 constexpr char kFileName[] = "policy.textproto";
+// Never reached by counting; past it the next one could be 0, which stands for any.
+constexpr uint64_t kGenerationMax = uint64_t{1} << 63;
 
 std::string FileText(const PolicyStore::Snapshot& snapshot) {
   v1::GetPolicyResponse file;
@@ -32,8 +34,9 @@ absl::StatusOr<PolicyStore::Snapshot> ParseFile(const std::string& text, const s
                                                 const Backend& backend) {
   v1::GetPolicyResponse file;
   if (absl::Status status = ParseText(text, path, &file); !status.ok()) return status;
-  if (file.generation() == 0) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": generation is 0; must be at least 1"));
+  if (file.generation() == 0 || file.generation() > kGenerationMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": generation is ", file.generation(), "; want 1 to ", kGenerationMax));
   }
   auto policy = CompiledPolicy::Compile(file.policy(), backend, file.generation());
   if (!policy.ok()) return policy.status();

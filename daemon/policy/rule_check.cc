@@ -125,7 +125,7 @@ absl::StatusOr<CompiledRule> ReadRule(const std::string& rule_text, const v1::Ru
 }  // namespace
 
 std::string RuleText(int index, const v1::Rule& rule) {
-  return absl::StrCat("rule ", index, " (", Quoted(rule.name(), kNameBytesMax), ")");
+  return absl::StrCat("rule ", index + 1, " (", Quoted(rule.name(), kNameBytesMax), ")");
 }
 
 absl::StatusOr<std::vector<CompiledRule>> CompileRules(const v1::Policy& policy,
@@ -148,7 +148,7 @@ absl::StatusOr<std::vector<CompiledRule>> CompileRules(const v1::Policy& policy,
     const auto [first, is_new] = index_by_name.emplace(rule.name(), i);
     if (!is_new) {
       return Invalid(rule_text, ": name ", Quoted(rule.name()), " is also that of rule ",
-                     first->second, "; names must be unique");
+                     first->second + 1, "; names must be unique");
     }
     if (absl::Status status = CheckAvailable(rule_text, *compiled, backend); !status.ok()) {
       return status;

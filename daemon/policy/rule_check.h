@@ -26,7 +26,7 @@ absl::Status CheckReachable(const v1::Policy& policy, const std::vector<Compiled
 absl::Status CheckAvailable(const std::string& rule_text, const CompiledRule& rule,
                             const Backend& backend);
 
-// `rule 3 ("name")`, for error texts; rules count from 0.
+// `rule 3 ("name")`, for error texts; rules count from 1 there, as qrctl shows them.
 std::string RuleText(int index, const v1::Rule& rule);
 
 }  // namespace qrd

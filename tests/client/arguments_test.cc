@@ -5,6 +5,7 @@
 #include <functional>
 #include <vector>
 
+#include "qrd/qrd.hpp"
 #include "tests/client/client_fixture.h"
 
 namespace qrd::testing {
@@ -47,22 +48,27 @@ TEST_F(InitArgumentsTest, EachBadFieldIsNamedAndNothingReachesTheDaemon) {
        "INVALID_ARGUMENT: config.communicator: \"" + long_name.substr(1) +
            "...\" has more than 64 characters, want 1 to 64"},
       {[](auto* c) { c->communicator = "TP"; },
-       "INVALID_ARGUMENT: config.communicator: character 0 of \"TP\" (0x54) is not allowed, want "
+       "INVALID_ARGUMENT: config.communicator: the character at position 1 of \"TP\" (0x54) is not "
+       "allowed, want "
        "[a-z0-9._-], the first one a letter or digit"},
       {[](auto* c) { c->communicator = "-tp"; },
-       "INVALID_ARGUMENT: config.communicator: character 0 of \"-tp\" (0x2d) is not allowed, want "
+       "INVALID_ARGUMENT: config.communicator: the character at position 1 of \"-tp\" (0x2d) is "
+       "not allowed, want "
        "[a-z0-9._-], the first one a letter or digit"},
       {[](auto* c) { c->communicator = "a/b"; },
-       "INVALID_ARGUMENT: config.communicator: character 1 of \"a/b\" (0x2f) is not allowed, want "
+       "INVALID_ARGUMENT: config.communicator: the character at position 2 of \"a/b\" (0x2f) is "
+       "not allowed, want "
        "[a-z0-9._-], the first one a letter or digit"},
       {[](auto* c) { c->communicator = "a\xff"; },
-       "INVALID_ARGUMENT: config.communicator: character 1 of \"a\xff\" (0xff) is not allowed, "
+       "INVALID_ARGUMENT: config.communicator: the character at position 2 of \"a\xff\" (0xff) is "
+       "not allowed, "
        "want "
        "[a-z0-9._-], the first one a letter or digit"},
       {[](auto* c) { c->group = ""; },
        "INVALID_ARGUMENT: config.group: \"\" has 0 characters, want 1 to 64"},
       {[](auto* c) { c->group = "a b"; },
-       "INVALID_ARGUMENT: config.group: character 1 of \"a b\" (0x20) is not allowed, want "
+       "INVALID_ARGUMENT: config.group: the character at position 2 of \"a b\" (0x20) is not "
+       "allowed, want "
        "[a-z0-9._-], the first one a letter or digit"},
       {[](auto* c) { c->world_size = 0; }, "INVALID_ARGUMENT: config.world_size: 0, want 1 to 16"},
       {[](auto* c) { c->world_size = 17; },
@@ -76,6 +82,10 @@ TEST_F(InitArgumentsTest, EachBadFieldIsNamedAndNothingReachesTheDaemon) {
          c->world_size = 4;
        },
        "INVALID_ARGUMENT: config.rank: 4, want 0 to 3 (world_size is 4)"},
+      {[](auto* c) { c->timeout_ms = 3600001; },
+       "INVALID_ARGUMENT: config.timeout_ms: 3600001, want 0 to 3600000"},
+      {[](auto* c) { c->timeout_ms = 0xFFFFFFFF; },
+       "INVALID_ARGUMENT: config.timeout_ms: 4294967295, want 0 to 3600000"},
       {[](auto* c) { c->runtime_directory = ""; },
        "INVALID_ARGUMENT: config.runtime_directory: empty, want a directory or NULL"},
   };
@@ -119,6 +129,15 @@ TEST_F(InitArgumentsTest, TheEnvironmentNamesTheDirectoryIfTheConfigDoesNot) {
   setenv("QRD_RUNTIME_DIRECTORY", daemon_.runtime_directory().c_str(), 1);
   EXPECT_EQ(Outcome(qrd_comm_init(&config, &comm_)), "");
   unsetenv("QRD_RUNTIME_DIRECTORY");
+}
+
+TEST_F(InitArgumentsTest, TheLongestTimeoutIsTakenAndCppCutsLongerOnesToIt) {
+  qrd_comm_config config = Config();
+  config.timeout_ms = 3600000;
+  EXPECT_EQ(Outcome(qrd_comm_init(&config, &comm_)), "");
+  EXPECT_EQ(internal::AttachTimeoutMs(std::chrono::hours(2000)), 3600000u);
+  EXPECT_EQ(internal::AttachTimeoutMs(std::chrono::milliseconds(7)), 7u);
+  EXPECT_EQ(internal::AttachTimeoutMs(std::chrono::milliseconds(0)), 0u);
 }
 
 class ArgumentsTest : public ClientTest {

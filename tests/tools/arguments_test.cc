@@ -75,7 +75,7 @@ const WrongLine kWrongLines[] = {
     {"SizeUnit", kQrbench, "all_reduce --sizes 4X", "has no known unit"},
     {"SizeNegative", kQrbench, "all_reduce --min-bytes=-4K", "\"-4K\" is negative"},
     {"SizeFraction", kQrbench, "all_reduce --sizes 4.3", "is not a whole number of bytes"},
-    {"SizeTooSmall", kQrbench, "all_reduce --sizes 1", "size: 1 is not within 4 to"},
+    {"SizeTooSmall", kQrbench, "all_reduce --sizes 1", "--sizes: 1 is not within 4 to"},
     {"SizeTooLarge", kQrbench, "all_reduce --sizes 2048T", "is not within 4 to"},
     {"MinAboveMax", kQrbench, "all_reduce -b 1M -e 4K", "-b: 1048576 is not within 1 to 4096"},
     {"FactorOne", kQrbench, "all_reduce -f 1", "-f: 1 is not above 1"},
@@ -118,7 +118,20 @@ const WrongLine kWrongLines[] = {
     {"GoldenBothModes", kQrbench, "golden x --served --in-process", "excludes"},
     {"RelayIterations", kQrbench, "relay --iters 0", "--iters"},
     {"AccuracyCount", kQrbench, "accuracy --count 0",
-     "--count: \"0\" is not a whole number of at least 1"},
+     "--count: \"0\" is not a whole number of 1 to 268435456"},
+    {"SizesAndRange", kQrbench, "all_reduce -b 1M -e 4K --sizes 4K",
+     "--sizes does not go with -b, -e or -f"},
+    {"TuneSizesAndRange", kQrbench, "tune --factor 2 --sizes 4K",
+     "--sizes does not go with -b, -e or -f"},
+    {"MinTooSmall", kQrbench, "all_reduce -b 2 -e 4K", "-b: 2 is not within 4 to"},
+    {"SizeOfLive", kQrbench, "live --size 3", "--size: 3 is not within 4 to"},
+    {"FlagTwice", kQrbench, "all_reduce --ranks 2 --ranks 3", "--ranks is there more than once"},
+    {"CommunicatorName", kQrbench, "all_reduce --communicator TP",
+     "--communicator: \"TP\" has \"T\" at position 1; want 1 to 64 characters of [a-z0-9._-]"},
+    {"GroupName", kQrbench, "all_reduce --group a:b", "--group: \"a:b\" has \":\" at position 2"},
+    {"TextBeforeTheSubcommand", kQrctl, "-o text status", "--output: text not in {table,json}"},
+    {"TextBehindTheSubcommand", kQrctl, "status -o text", "--output: text not in {table,json}"},
+    {"CodecNothingNear", kQrctl, "policy set --codec foo", "unknown value \"foo\"; known: none"},
     {"AccuracyAuto", kQrbench, "accuracy --codecs auto", "--codecs: unknown value \"auto\""},
 };
 
@@ -150,6 +163,37 @@ TEST(Help, OfEverySubcommandFitsInto100Columns) {
     EXPECT_EQ(result.exit_code, 0) << subcommand;
     std::istringstream out(result.out);
     for (std::string line; std::getline(out, line);) EXPECT_LE(line.size(), 100u) << line;
+  }
+}
+
+TEST(EmptySizes, AreRefusedAndNotTheDefault) {
+  for (const char* subcommand : {"all_reduce", "tune"}) {
+    const ProgramResult result = RunProgram(Qrbench(), {subcommand, "--sizes", ""});
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_NE(result.err.find("--sizes: is empty; want a list"), std::string::npos) << result.err;
+  }
+}
+
+TEST(Help, SaysTheBoundsAndWhatIsRequired) {
+  const struct {
+    std::string program;
+    const char *subcommand, *part;
+  } cases[] = {
+      {Qrctl(), "", "text (policy get only): what policy set reads"},
+      {Qrctl(), "comm create", "Number of ranks, 1 to 16; required"},
+      {Qrctl(), "comm list", "PAYLOAD/RANK counts the tensor of one rank, WIRE what all ranks"},
+      {Qrbench(), "all_reduce", "64 processes in all"},
+      {Qrbench(), "tune", "a list of 2 to 16, 64 processes in all"},
+      {Qrbench(), "accuracy", "1 to 268435456"},
+  };
+  for (const auto& c : cases) {
+    std::vector<std::string> arguments = Split(c.subcommand);
+    arguments.push_back("--help");
+    std::string text;  // as one line
+    for (const std::string& word : Split(RunProgram(c.program, arguments).out)) {
+      text += word + " ";
+    }
+    EXPECT_NE(text.find(c.part), std::string::npos) << c.part << " not in\n" << text;
   }
 }
 

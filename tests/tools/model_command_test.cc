@@ -129,7 +129,7 @@ const WrongFlags kWrongFlags[] = {
     {"Algorithm", [](ModelFlags& f) { f.algorithm = "ring"; },
      "--algorithm: unknown value \"ring\"; known: one_shot, two_shot, library"},
     {"Dtype", [](ModelFlags& f) { f.dtype = "fp8"; },
-     "--dtype: unknown value \"fp8\"; did you mean \"fp16\"? Known: fp16, bf16, fp32"},
+     "--dtype: unknown value \"fp8\"; known: fp16, bf16, fp32"},
     {"Link", [](ModelFlags& f) { f.link_gbps = 0; },
      "--link-gbps: 0 is not above 0 and up to 1e+06"},
     {"LinkNan", [](ModelFlags& f) { f.link_gbps = std::nan(""); },

@@ -216,7 +216,7 @@ TEST_F(QrctlTest, ADryRunChangesNothing) {
   for (const char* flag : {"--dry-run", "--validate-only"}) {
     const ProgramResult result = Run({"policy", "set", "--codec", "int4", flag});
     EXPECT_EQ(result.exit_code, 0) << result.err;
-    EXPECT_CONTAINS(result.out, "valid, 1 rules; nothing changed, generation " + before);
+    EXPECT_CONTAINS(result.out, "valid, 1 rule; nothing changed, generation " + before);
   }
   EXPECT_EQ(Generation(), before);
 }

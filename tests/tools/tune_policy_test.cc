@@ -176,7 +176,8 @@ const WrongFlags kWrongFlags[] = {
      "--min-sqnr-db: nan is not within -1000 to 1000"},
     {"Margin", [](TuneFlags& f) { f.margin_percent = 0; }, "--margin: 0 is not within 0.1 to 50"},
     {"Budget", [](TuneFlags& f) { f.budget_s = 0.5; }, "--budget-s: 0.5 is not within 1 to 86400"},
-    {"Size", [](TuneFlags& f) { f.run.sizes = "2"; }, "size: 2 is not within 4 to 1099511627776"},
+    {"Size", [](TuneFlags& f) { f.run.sizes = "2"; },
+     "--sizes: 2 is not within 4 to 1099511627776"},
     {"Communicator",
      [](TuneFlags& f) {
        f.ranks = "2,4";

@@ -73,6 +73,26 @@ TEST(Nearest, FindsTheWordThatWasMeant) {
   EXPECT_EQ(EditDistance("", "abc"), 3);
 }
 
+TEST(Nearest, KeepsSilentAboutWordsThatAreNotNear) {
+  EXPECT_EQ(Nearest("foo", {"none", "fp8", "int8"}), std::nullopt);
+  EXPECT_EQ(Nearest("--foo", {"--gpu", "--top"}), std::nullopt);
+  EXPECT_EQ(Nearest("fp9", {"none", "fp8", "int8"}), "fp8");
+}
+
+TEST(CountWithFailures, KeepsTheCommasOfNumbersAndOfTheListApart) {
+  EXPECT_EQ(CountWithFailures(128191, 26826), "128,191, of which 26,826 failed");
+  EXPECT_EQ(CountWithFailures(12, 0), "12, none failed");
+}
+
+TEST(TableText, CutsTheMiddleOfLongNamesToFit) {
+  Table table({{"NAME", Align::kLeft, true}, {"VALUE"}});
+  table.AddRow({std::string(30, 'a') + std::string(30, 'z'), "1"});
+  EXPECT_EQ(table.ToString(22), "NAME             VALUE\naaaaaa...zzzzzz  1\n");
+  // Not below 12 characters, however little room there is.
+  EXPECT_EQ(table.ToString(5), "NAME          VALUE\naaaaa...zzzz  1\n");
+  EXPECT_EQ(table.ToString().find("..."), std::string::npos);
+}
+
 TEST(TableText, AlignsAndTrims) {
   Table table({{"NAME"}, {"N", Align::kRight}, {"NOTE"}});
   table.AddRow({"a", "7", ""});

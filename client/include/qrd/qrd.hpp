@@ -78,7 +78,7 @@ struct Options {
   uint32_t rank = 0;
   uint32_t world_size = 1;
   std::string runtime_directory;
-  std::chrono::milliseconds timeout{0};
+  std::chrono::milliseconds timeout{0};  // more than an hour is cut
   bool create_if_absent = true;
   // Empty: host memory.
   std::string device;
@@ -97,6 +97,13 @@ inline uint32_t TimeoutMs(std::chrono::nanoseconds timeout) {
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count();
   if (ms < 1) return 1;
   return ms > UINT32_MAX ? UINT32_MAX : static_cast<uint32_t>(ms);
+}
+
+// The C API takes at most an hour there.
+inline uint32_t AttachTimeoutMs(std::chrono::milliseconds timeout) {
+  if (timeout.count() <= 0) return 0;
+  constexpr std::chrono::milliseconds kMax = std::chrono::hours(1);
+  return TimeoutMs(timeout > kMax ? kMax : timeout);
 }
 
 }  // namespace internal
@@ -242,7 +249,7 @@ class Communicator {
     config.world_size = options.world_size;
     config.runtime_directory =
         options.runtime_directory.empty() ? nullptr : options.runtime_directory.c_str();
-    config.timeout_ms = options.timeout.count() <= 0 ? 0 : internal::TimeoutMs(options.timeout);
+    config.timeout_ms = internal::AttachTimeoutMs(options.timeout);
     config.create_if_absent = options.create_if_absent ? 1 : 0;
     config.device = options.device.empty() ? nullptr : options.device.c_str();
     qrd_comm_t comm = nullptr;

@@ -3,14 +3,18 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <sstream>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "client/tools/common/exit_codes.h"
 #include "client/tools/common/nearest.h"
+#include "client/tools/common/standard_streams.h"
 #include "client/tools/common/units.h"
 
 namespace qrd::tools {
@@ -52,12 +56,20 @@ std::string UnknownArgument(const CLI::App& app, const std::string& argument) {
   return absl::StrCat("unknown subcommand \"", argument, "\"", KnownWords(argument, known));
 }
 
+// CLI11's text, in ours where it is dark: "--ranks: At Most 1 required but received 2".
+std::string Clear(const std::string& message) {
+  const size_t at = message.find(": At Most 1 required");
+  return at == std::string::npos ? message
+                                 : absl::StrCat(message.substr(0, at), " is there more than once");
+}
+
 // As CLI11's, but wrapped at 100 columns and without the checks' technical names.
 class HelpFormatter : public CLI::Formatter {
  public:
   std::string make_option(const CLI::Option* option, bool is_positional) const override {
+    const bool must = option->get_required() && !is_positional;  // those of the usage line are
     return Wrap("  " + make_option_name(option, is_positional) + make_option_opts(option),
-                make_option_desc(option));
+                make_option_desc(option) + (must ? "; required" : ""));
   }
   std::string make_option_opts(const CLI::Option* option) const override {
     if (option->get_type_size() == 0) return "";  // a flag
@@ -134,17 +146,23 @@ CLI::App* CommandLine::Chosen() {
   return at;
 }
 
-int CommandLine::Main(int argc, char** argv) {
+int CommandLine::Main(int argc, char** argv) { return FinishOutput(name_, Run(argc, argv)); }
+
+int CommandLine::Run(int argc, char** argv) {
   try {
     root_.parse(argc, argv);
   } catch (const CLI::Success& help_or_version) {
-    return root_.exit(help_or_version);
+    // As text: CLI11 prints with a stream that forgets why it failed.
+    std::ostringstream text;
+    const int code = root_.exit(help_or_version, text, text);
+    Print(text.str());
+    return code;
   } catch (const CLI::ParseError& error) {
     const CLI::App* app = Chosen();
     const std::vector<std::string> extras = root_.remaining(true);
     // An unknown flag's value may be what CLI11 stumbled over: the flag is the cause.
     if (!extras.empty()) return Refuse(*app, UnknownArgument(*app, extras.front()));
-    return Refuse(*app, error.what());
+    return Refuse(*app, Clear(error.what()));
   }
   CLI::App* app = Chosen();
   if (const std::vector<std::string> extras = root_.remaining(true); !extras.empty()) {
@@ -185,6 +203,24 @@ absl::Status CheckKnown(absl::string_view word, const std::vector<std::string>& 
   if (std::find(known.begin(), known.end(), word) != known.end()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(what, ": unknown value \"", word, "\"", KnownWords(word, known)));
+}
+
+absl::Status CheckName(absl::string_view name, absl::string_view what) {
+  constexpr size_t kNameBytesMax = 64;
+  const auto refuse = [&](const std::string& why) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, ": \"", absl::CHexEscape(name.substr(0, kNameBytesMax)), "\" ", why,
+                     "; want 1 to 64 characters of [a-z0-9._-], the first a letter or digit"));
+  };
+  if (name.empty()) return refuse("is empty");
+  if (name.size() > kNameBytesMax) return refuse(absl::StrCat("has ", name.size(), " characters"));
+  for (size_t i = 0; i < name.size(); ++i) {
+    const bool first = absl::ascii_islower(name[i]) || absl::ascii_isdigit(name[i]);
+    if (first || (i > 0 && absl::StrContains("._-", name.substr(i, 1)))) continue;
+    return refuse(
+        absl::StrCat("has \"", absl::CHexEscape(name.substr(i, 1)), "\" at position ", i + 1));
+  }
+  return absl::OkStatus();
 }
 
 FlagCheck WholeNumber(uint64_t low, uint64_t high) {

@@ -31,10 +31,12 @@ class CommandLine {
   CLI::App* Group(CLI::App* parent, const std::string& name, const std::string& description);
   CLI::App* Leaf(CLI::App* parent, const std::string& name, const std::string& description,
                  Command run);
-  // Parses and runs. Messages about wrong arguments go to stderr, help to stdout.
+  // Parses and runs. Messages about wrong arguments go to stderr, help to stdout; output that is
+  // lost is an error.
   int Main(int argc, char** argv);
 
  private:
+  int Run(int argc, char** argv);
   int Refuse(const CLI::App& app, const std::string& message) const;
   // The leaf that was asked for, or the group in which something is missing.
   CLI::App* Chosen();
@@ -52,6 +54,8 @@ absl::StatusOr<std::vector<std::string>> ParseNames(absl::string_view list, absl
 // INVALID_ARGUMENT with the known words and the nearest match, unless `word` is one of them.
 absl::Status CheckKnown(absl::string_view word, const std::vector<std::string>& known,
                         absl::string_view what);
+// INVALID_ARGUMENT unless the daemon would take `name` for a communicator or a group.
+absl::Status CheckName(absl::string_view name, absl::string_view what);
 // Checks of a flag's text for CLI::Option::check: a whole number, or any, within the bounds.
 // CLI11's own let "-1" and "nan" pass.
 using FlagCheck = std::function<std::string(const std::string&)>;

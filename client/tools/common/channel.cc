@@ -2,6 +2,8 @@
 #include "client/tools/common/channel.h"
 
 #include <grpcpp/create_channel_posix.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 
@@ -12,6 +14,17 @@
 #include "client/tools/common/units.h"
 
 namespace qrd::tools {
+
+namespace {
+
+bool UserIsAdmin(int fd) {
+  ucred daemon = {};
+  socklen_t bytes = sizeof(daemon);
+  if (geteuid() == 0) return true;
+  return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &daemon, &bytes) == 0 && daemon.uid == geteuid();
+}
+
+}  // namespace
 
 void AddConnectionFlags(CLI::App* app, ConnectionFlags* flags) {
   app->add_option(
@@ -28,6 +41,7 @@ void AddConnectionFlags(CLI::App* app, ConnectionFlags* flags) {
 ControlClient::ControlClient(std::string runtime_directory, double timeout_s, int fd)
     : runtime_directory_(std::move(runtime_directory)),
       timeout_s_(timeout_s),
+      user_is_admin_(UserIsAdmin(fd)),
       used_(std::chrono::steady_clock::now()) {
   Use(fd);
 }
@@ -76,9 +90,6 @@ absl::Status ControlClient::Explain(const grpc::Status& status) const {
     case grpc::StatusCode::UNAVAILABLE:
       absl::StrAppend(&text, " (the daemon at ", runtime_directory_,
                       " ended, drains, was restarted or has too many connections: see its log)");
-      break;
-    case grpc::StatusCode::PERMISSION_DENIED:
-      absl::StrAppend(&text, " (needs uid 0, the daemon's uid or a member of its admin_group)");
       break;
     case grpc::StatusCode::UNIMPLEMENTED:
       if (text.empty()) text = "the daemon does not know this call: it is older than this program";

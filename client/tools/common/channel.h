@@ -41,6 +41,10 @@ class ControlClient {
   static absl::StatusOr<std::unique_ptr<ControlClient>> Connect(const ConnectionFlags& flags);
 
   const std::string& runtime_directory() const { return runtime_directory_; }
+  // Surely has admin rights: by uid 0 or the daemon's, or because a call that needs them went well.
+  // A member of admin_group is known by the latter only: no call asks without a warning in the log.
+  bool user_is_admin() const { return user_is_admin_; }
+  void SawAdminCall() { user_is_admin_ = true; }
   v1::CommunicatorService::Stub& communicators() { return Refreshed(communicators_); }
   v1::PolicyService::Stub& policy() { return Refreshed(policy_); }
   v1::NodeService::Stub& node() { return Refreshed(node_); }
@@ -74,6 +78,7 @@ class ControlClient {
 
   const std::string runtime_directory_;
   const double timeout_s_;
+  bool user_is_admin_;
   std::chrono::steady_clock::time_point used_;
   std::unique_ptr<v1::CommunicatorService::Stub> communicators_;
   std::unique_ptr<v1::PolicyService::Stub> policy_;

@@ -35,7 +35,7 @@ std::optional<std::string> Nearest(absl::string_view word, const std::vector<std
     const int distance = EditDistance(word, candidate);
     // A word that begins like a known one ("capa") is near whatever its length.
     const bool prefix = word.size() >= 3 && absl::StartsWith(candidate, word);
-    if (!prefix && distance > static_cast<int>(std::max<size_t>(2, longer / 3))) continue;
+    if (!prefix && distance > static_cast<int>(longer / 3)) continue;
     if (!prefix && distance >= static_cast<int>(longer)) continue;  // nothing in common
     if (!best || distance < best_distance) {
       best = candidate;

@@ -16,7 +16,7 @@ namespace qrd::tools {
 int EditDistance(absl::string_view a, absl::string_view b);
 
 // The known word nearest to `word`, the first of equally near ones; nullopt if none is near (more
-// than a third of the longer word's letters, at least 2, would have to change).
+// than a third of the longer word's letters would have to change).
 std::optional<std::string> Nearest(absl::string_view word, const std::vector<std::string>& known);
 
 // `; did you mean "int4"?`, or "" where nothing is near.

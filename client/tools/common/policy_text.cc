@@ -249,9 +249,9 @@ std::string PolicyToTable(const v1::Policy& policy) {
       policy.rules().begin(), policy.rules().end(),
       [](const v1::Rule& rule) { return rule.match().epilogue() != v1::EPILOGUE_UNSPECIFIED; });
   std::vector<Column> columns = {{"#", Align::kRight},
-                                 {"RULE"},
-                                 {"COMMUNICATOR"},
-                                 {"GROUP"},
+                                 {"RULE", Align::kLeft, true},
+                                 {"COMMUNICATOR", Align::kLeft, true},
+                                 {"GROUP", Align::kLeft, true},
                                  {"DTYPES"},
                                  {"PAYLOAD", Align::kRight},
                                  {"RANKS", Align::kRight}};
@@ -281,11 +281,11 @@ std::string PolicyToTable(const v1::Policy& policy) {
     row.push_back(ShortName(algorithm));
     table.AddRow(row);
   }
-  std::vector<std::string> rest = {"-", "(no rule matches)", "any", "any", "any", "any", "any"};
+  std::vector<std::string> rest = {"-", "(no match)", "any", "any", "any", "any", "any"};
   if (epilogues) rest.push_back("any");
   rest.insert(rest.end(), {"auto", "auto"});
   table.AddRow(rest);
-  return table.ToString();
+  return table.ToString(100);
 }
 
 }  // namespace qrd::tools

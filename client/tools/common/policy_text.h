@@ -25,6 +25,7 @@ std::string PolicyToText(const v1::Policy& policy);
 // Any message in protobuf text form.
 std::string MessageToText(const google::protobuf::Message& message);
 // Table of the rules, in the order in which they are tried, with what holds where none matches.
+// Long names are cut: the text form has them whole.
 std::string PolicyToTable(const v1::Policy& policy);
 
 // "int4", "auto", "two_shot", "fp16" from the enums, and back (nullopt-like: *_UNSPECIFIED).

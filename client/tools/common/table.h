@@ -16,6 +16,7 @@ enum class Align { kLeft, kRight };
 struct Column {
   std::string header;
   Align align = Align::kLeft;
+  bool shorten = false;  // its cells may be cut
 };
 
 class Table {
@@ -26,8 +27,10 @@ class Table {
   void AddRow(std::vector<std::string> cells);
   bool empty() const { return rows_.empty(); }
   // Header and rows, each line ends with a newline and has no blanks at its end. Control characters
-  // in cells become '?', so that a hostile name cannot move the cursor.
-  std::string ToString() const;
+  // in cells become '?', so that a hostile name cannot move the cursor. With a width, the cells of
+  // columns that may be shortened lose their middle ("abc...xyz") as far as it takes, to no fewer
+  // than 12 characters.
+  std::string ToString(size_t width_max = 0) const;
 
  private:
   std::vector<Column> columns_;

@@ -47,6 +47,12 @@ std::string GroupDigits(uint64_t number) {
   return grouped;
 }
 
+std::string CountWithFailures(uint64_t number, uint64_t failed) {
+  return absl::StrCat(
+      GroupDigits(number),
+      failed == 0 ? ", none failed" : absl::StrCat(", of which ", GroupDigits(failed), " failed"));
+}
+
 std::string HumanSeconds(double seconds) {
   if (!(seconds > 0)) return "0s";
   if (seconds < 1) return absl::StrFormat("%.0fms", seconds * 1e3);

@@ -18,6 +18,8 @@ std::string HumanBytes(uint64_t bytes);
 std::string ShortBytes(uint64_t bytes);
 // "12,345,678"
 std::string GroupDigits(uint64_t number);
+// "12,345, none failed" or "12,345, of which 6 failed": commas in numbers are not those of a list.
+std::string CountWithFailures(uint64_t number, uint64_t failed);
 // "850ms", "12s", "3m 20s", "2h 03m", "5d 01h"
 std::string HumanSeconds(double seconds);
 // Four significant digits without exponent where that is short: "3.142", "12.35", "1234",

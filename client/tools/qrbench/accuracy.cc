@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "client/tools/common/args.h"
 #include "client/tools/common/exit_codes.h"
+#include "client/tools/common/standard_streams.h"
 #include "client/tools/common/table.h"
 #include "client/tools/common/units.h"
 #include "client/tools/qrbench/plan_quality.h"
@@ -136,7 +137,7 @@ int RunAccuracy(const AccuracySettings& settings) {
                         " elements; SQNR of the whole all-reduce against the exact ",
                         Text(Name(settings.op)), "\n\n", TableText(*rows));
   }
-  std::fputs(text.c_str(), stdout);
+  Print(text);
   return kExitOk;
 }
 

@@ -15,6 +15,7 @@
 #include "client/tools/common/exit_codes.h"
 #include "client/tools/common/policy_text.h"
 #include "client/tools/common/runtime_directory.h"
+#include "client/tools/common/standard_streams.h"
 #include "client/tools/common/units.h"
 #include "client/tools/qrbench/file.h"
 #include "client/tools/qrbench/interrupt.h"
@@ -226,6 +227,8 @@ absl::Status AllReduceRun::RunCases() {
         std::vector<uint64_t> sizes = settings_.sizes;
         if (sizes.empty()) sizes.push_back(CountOf(0, dtype) * DtypeBytes(dtype));
         for (const uint64_t bytes : sizes) {
+          if (Leads() && OutputIsLost())
+            return absl::CancelledError("standard output takes no more");
           Progress(absl::StrFormat("[%d/%d] %s %s %s %s", ++done, total, std::string(Name(dtype)),
                                    codec, algorithm, HumanBytes(bytes)));
           const absl::Status status = RunCase({CountOf(bytes, dtype), dtype, codec, algorithm});
@@ -278,13 +281,7 @@ absl::Status AllReduceRun::CleanUp() {
   if (policy_ == nullptr) return absl::OkStatus();
   const absl::Status restored = policy_->Restore();
   if (settings_.communicator == absl::StrCat("qrbench-", getpid())) {
-    v1::DeleteCommunicatorRequest request;
-    request.set_name(settings_.communicator);
-    request.set_force(true);
-    v1::DeleteCommunicatorResponse reply;
-    // Not an error: an attach may make communicators, deleting them needs admin rights.
-    (void)control_->Call(&v1::CommunicatorService::Stub::DeleteCommunicator,
-                         control_->communicators(), request, &reply);
+    DeleteOwnCommunicator(*control_, settings_.communicator);
   }
   return restored;
 }

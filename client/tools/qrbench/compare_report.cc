@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "client/tools/common/exit_codes.h"
+#include "client/tools/common/standard_streams.h"
 #include "client/tools/common/table.h"
 #include "client/tools/common/units.h"
 #include "client/tools/qrbench/compare.h"
@@ -60,7 +61,7 @@ int Run(const CompareFlags& flags) {
   const std::string text = flags.output == "csv"
                                ? ComparisonCsv(*comparison)
                                : ComparisonTable(*comparison, flags.output == "markdown");
-  std::fputs(text.c_str(), stdout);
+  Print(text);
   if (failed != 0) std::fprintf(stderr, "qrbench: left out %zu lines that had failed\n", failed);
   if (flags.plot.empty()) return kExitOk;
   const absl::Status written =

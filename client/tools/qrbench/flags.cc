@@ -54,8 +54,7 @@ void AddGpuFlags(CLI::App* app, AllReduceFlags* flags) {
       ->type_name("LIST");
 }
 
-void AddAllReduceFlags(CLI::App* app, AllReduceFlags* flags) {
-  AllReduceSettings& s = flags->settings;
+void AddSizeFlags(CLI::App* app, AllReduceFlags* flags) {
   app->add_option("-b,--min-bytes", flags->min_bytes, "Smallest payload of a rank; default 4K")
       ->type_name("BYTES");
   app->add_option("-e,--max-bytes", flags->max_bytes, "Largest payload; default 64M")
@@ -64,15 +63,32 @@ void AddAllReduceFlags(CLI::App* app, AllReduceFlags* flags) {
       ->type_name("X")
       ->check(Within(1, 1e6));
   app->add_option("--sizes", flags->sizes, "Instead of -b, -e, -f: a list such as 4K,1M")
-      ->type_name("LIST");
+      ->type_name("LIST")
+      ->check([](const std::string& list) {
+        return list.empty() ? std::string("is empty; want a list such as 4K,1M") : std::string();
+      });
+}
+
+absl::StatusOr<bool> SizesGiven(const CLI::App& app) {
+  bool range = false;
+  for (const char* flag : {"--min-bytes", "--max-bytes", "--factor"}) range |= app.count(flag) > 0;
+  const bool list = app.count("--sizes") > 0;
+  if (!range || !list) return range || list;
+  return absl::InvalidArgumentError("--sizes does not go with -b, -e or -f: it names all sizes");
+}
+
+void AddAllReduceFlags(CLI::App* app, AllReduceFlags* flags) {
+  AllReduceSettings& s = flags->settings;
+  AddSizeFlags(app, flags);
   AddTensorFlags(
       app, &flags->tensors,
       "auto (default: what the daemon's policy says), none, int8, ... or all. A named "
       "codec is set by a rule for this run's communicator; the old policy comes back "
       "afterwards, also after Ctrl-C. Needs admin rights",
       "auto (default), one_shot, two_shot, all (of these two) or library; set like the codec");
-  app->add_option("--groups", s.groups,
-                  "So many groups of --ranks processes at the same time; default 1")
+  app->add_option(
+         "--groups", s.groups,
+         "So many groups of --ranks processes at the same time, 64 processes in all; default 1")
       ->type_name("K")
       ->check(WholeNumber(1, kProcessesMax));
   app->add_flag("--join", s.join,
@@ -82,7 +98,7 @@ void AddAllReduceFlags(CLI::App* app, AllReduceFlags* flags) {
       ->type_name("R")
       ->check(WholeNumber(0, kWorldSizeMax - 1));
   app->add_option("--communicator", s.communicator,
-                  "Default: qrbench-PID, deleted afterwards; with --join: qrbench")
+                  "Default: qrbench-PID, deleted afterwards if this user may; with --join: qrbench")
       ->type_name("NAME");
   app->add_option("--group", s.group, "Default: default")->type_name("NAME");
   app->add_option("--iters", s.iterations,
@@ -114,9 +130,10 @@ void AddAllReduceFlags(CLI::App* app, AllReduceFlags* flags) {
 void AddAccuracyFlags(CLI::App* app, AccuracyFlags* flags) {
   AddTensorFlags(app, &flags->tensors, "none, int8, ... or all (default)",
                  "one_shot, two_shot or all (default)");
-  app->add_option("--count", flags->count, "Elements of synthetic input; default 1048576")
+  app->add_option("--count", flags->count,
+                  "Elements of synthetic input, 1 to 268435456; default 1048576")
       ->type_name("N")
-      ->check(WholeNumber(1, UINT64_MAX));
+      ->check(WholeNumber(1, kAccuracyCountMax));
   app->add_option("-o,--output", flags->output, "table (default), markdown, csv or json")
       ->check(CLI::IsMember({"table", "markdown", "csv", "json"}));
 }

@@ -26,9 +26,12 @@ struct TensorFlags {
 struct AllReduceFlags {
   TensorFlags tensors;
   std::string min_bytes = "4K", max_bytes = "64M", sizes, check_bytes = "4M", devices;
+  std::string sizes_flag = "--sizes";  // the one that `sizes` came by, for errors
   double factor = 4;
   AllReduceSettings settings;
 };
+
+inline constexpr uint64_t kAccuracyCountMax = uint64_t{1} << 28;
 
 struct AccuracyFlags {
   TensorFlags tensors;
@@ -41,6 +44,10 @@ void AddDaemonFlags(CLI::App* app, bool* start_daemon, std::string* program,
                     ConnectionFlags* connection);
 // --backend, --order, --devices.
 void AddGpuFlags(CLI::App* app, AllReduceFlags* flags);
+// -b, -e, -f, --sizes.
+void AddSizeFlags(CLI::App* app, AllReduceFlags* flags);
+// Whether any of these was given; INVALID_ARGUMENT if both a range and a list were.
+absl::StatusOr<bool> SizesGiven(const CLI::App& app);
 void AddAllReduceFlags(CLI::App* app, AllReduceFlags* flags);
 void AddAccuracyFlags(CLI::App* app, AccuracyFlags* flags);
 void AddGoldenFlags(CLI::App* app, GoldenSettings* settings);

@@ -12,6 +12,7 @@
 #include "client/tools/common/args.h"
 #include "client/tools/common/exit_codes.h"
 #include "client/tools/common/runtime_directory.h"
+#include "client/tools/common/standard_streams.h"
 #include "client/tools/qrbench/golden_check.h"
 #include "client/tools/qrbench/golden_epilogue.h"
 #include "client/tools/qrbench/golden_gpu.h"
@@ -120,6 +121,7 @@ absl::Status GoldenRun::CheckAll() {
   size_t done = 0;
   for (const GoldenCase* c : order) {
     if (Interrupted()) return absl::CancelledError("interrupted");
+    if (OutputIsLost()) return absl::CancelledError("standard output takes no more");
     if (done++ % 50 == 0) Progress(absl::StrFormat("[%d/%d] cases", done, order.size()));
     const absl::StatusOr<CaseResult> result = CheckOne(*c);
     if (!result.ok()) {
@@ -178,7 +180,7 @@ int GoldenRun::ExecuteEpilogues() {
   }
   size_t done = 0;
   for (const EpilogueCase& c : folder->cases()) {
-    if (Interrupted()) break;
+    if (Interrupted() || OutputIsLost()) break;
     Progress(absl::StrFormat("[%d/%d] cases", ++done, folder->cases().size()));
     Count(c.name, CheckEpilogueCase(*folder, c, runners));
   }
@@ -192,8 +194,7 @@ int GoldenRun::Conclude(const absl::Status& status) {
   }
   if (skipped_ > 0) std::printf("%d skipped: nothing to compare with\n", skipped_);
   if (passed_ + failed_ == 0) std::printf("no case was checked\n");
-  std::printf("%d passed, %d failed\n", passed_, failed_);
-  std::fflush(stdout);
+  PrintNow(stdout, absl::StrFormat("%d passed, %d failed\n", passed_, failed_));
   if (Interrupted()) return Fail("qrbench", absl::CancelledError("interrupted"), kExitInterrupted);
   if (!status.ok()) return Fail("qrbench", status, kExitFailed);
   return failed_ == 0 && passed_ > 0 ? kExitOk : kExitFailed;

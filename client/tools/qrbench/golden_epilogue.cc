@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/tools/qrbench/file.h"
+#include "client/tools/qrbench/json_fields.h"
 #include "kernels/reference_rms_norm.h"
 
 namespace qrd::tools {
@@ -18,61 +19,47 @@ using Json = nlohmann::json;
 constexpr char kFormat[] = "qrd-epilogue-golden";
 constexpr uint64_t kTokensMax = uint64_t{1} << 32;
 
-// A value of the index, or an exception with its name.
-template <typename Parse>
-auto Named(const Json& record, const char* field, Parse parse) {
-  const auto text = record.at(field).get<std::string>();
-  const auto value = parse(text);
-  if (!value.has_value()) {
-    throw std::invalid_argument(absl::StrCat(field, " is \"", text.substr(0, 40), "\""));
-  }
-  return *value;
-}
-
-uint64_t Number(const Json& record, const char* field, uint64_t low, uint64_t high) {
-  const auto value = record.at(field).get<uint64_t>();
-  if (value >= low && value <= high) return value;
-  throw std::invalid_argument(absl::StrCat(field, " is ", value, ": want ", low, " to ", high));
-}
-
-std::string FileName(const Json& value) {
-  auto name = value.get<std::string>();
-  if (name.empty() || absl::StrContains(name, '/')) {
-    throw std::invalid_argument(absl::StrCat("\"", name.substr(0, 40), "\" is not a file's name"));
-  }
+std::string FileName(const char* field, const Json& value) {
+  const auto name = value.is_string() ? value.get<std::string>() : "";
+  if (name.empty() || absl::StrContains(name, '/')) RefuseField(field, value, "a file's name");
   return name;
 }
 
 void ReadDataset(const Json& set, EpilogueCase* c) {
   LaunchParams& p = c->params;
-  p.dtype = Named(set, "dtype", ParseDtype);
-  p.world_size = static_cast<uint32_t>(Number(set, "world", 1, kWorldSizeMax));
+  p.dtype = NamedOf(set, "dtype", ParseDtype);
+  p.world_size = static_cast<uint32_t>(NumberOf(set, "world", 1, kWorldSizeMax));
   p.epilogue = Epilogue::kRmsNorm;
   RmsNormParams& n = p.rms_norm;
-  n.tokens = Number(set, "tokens", 1, kTokensMax);
-  n.hidden = static_cast<uint32_t>(Number(set, "hidden", kHiddenMin, kHiddenMax));
-  n.eps = set.at("eps").get<float>();
-  n.weight_dtype = Named(set, "weight_dtype", ParseDtype);
+  n.tokens = NumberOf(set, "tokens", 1, kTokensMax);
+  n.hidden = static_cast<uint32_t>(NumberOf(set, "hidden", kHiddenMin, kHiddenMax));
+  n.eps = FloatOf(set, "eps");
+  n.weight_dtype = NamedOf(set, "weight_dtype", ParseDtype);
   p.count = n.tokens * n.hidden;
-  for (const Json& input : set.at("inputs")) c->inputs.push_back(FileName(input));
+  const Json& inputs = FieldOf(set, "inputs");
+  if (!inputs.is_array()) RefuseField("inputs", inputs, "a list of files");
+  for (const Json& input : inputs) c->inputs.push_back(FileName("inputs", input));
   if (c->inputs.size() != p.world_size) {
     throw std::invalid_argument(absl::StrCat(c->inputs.size(), " inputs for world ", p.world_size));
   }
-  c->weight = FileName(set.at("weight"));
-  c->has_residual = !set.at("residual").is_null();
-  if (c->has_residual) c->residual = FileName(set.at("residual"));
+  c->weight = FileName("weight", FieldOf(set, "weight"));
+  c->has_residual = !FieldOf(set, "residual").is_null();
+  if (c->has_residual) c->residual = FileName("residual", set.at("residual"));
 }
 
 void ReadCase(const Json& item, EpilogueCase* c) {
-  c->params.codec = Named(item, "codec", ParseCodec);
+  c->params.codec = NamedOf(item, "codec", ParseCodec);
   RmsNormParams& n = c->params.rms_norm;
-  n.gemma = item.at("gemma").get<bool>();
-  n.quant = Named(item, "quant", ParseQuant);
-  n.scale_group = static_cast<uint32_t>(Number(item, "scale_group", 0, kHiddenMax));
-  if (!item.at("divisor").is_null()) n.divisor = item.at("divisor").get<float>();
-  c->has_mirror = item.at("mirror").get<bool>();
-  for (const auto& [name, file] : item.at("outputs").items()) {
-    if (name != "rstd") c->outputs[name] = FileName(file);  // which is for debugging only
+  n.gemma = FlagOf(item, "gemma");
+  n.quant = NamedOf(item, "quant", ParseQuant);
+  n.scale_group = static_cast<uint32_t>(NumberOf(item, "scale_group", 0, kHiddenMax));
+  if (!FieldOf(item, "divisor").is_null()) n.divisor = FloatOf(item, "divisor");
+  c->has_mirror = FlagOf(item, "mirror");
+  const Json& outputs = FieldOf(item, "outputs");
+  if (!outputs.is_object()) RefuseField("outputs", outputs, "an object of files");
+  for (const auto& [name, file] : outputs.items()) {
+    if (name != "rstd")
+      c->outputs[name] = FileName(name.c_str(), file);  // which is for debugging only
   }
   for (const auto& [name, bytes] : ResultBytes(*c)) {
     if (c->outputs.count(name) == 0) {
@@ -82,8 +69,8 @@ void ReadCase(const Json& item, EpilogueCase* c) {
 }
 
 const Json& DatasetOf(const Json& index, const std::string& name) {
-  for (const Json& set : index.at("datasets")) {
-    if (set.at("name") == name) return set;
+  for (const Json& set : FieldOf(index, "datasets")) {
+    if (TextOf(set, "name") == name) return set;
   }
   throw std::invalid_argument(absl::StrCat("there is no dataset \"", name.substr(0, 40), "\""));
 }
@@ -91,8 +78,8 @@ const Json& DatasetOf(const Json& index, const std::string& name) {
 EpilogueCase ReadRecord(const Json& index, const Json& item) {
   EpilogueCase c;
   try {
-    c.name = item.at("name").get<std::string>().substr(0, 80);
-    ReadDataset(DatasetOf(index, item.at("dataset").get<std::string>()), &c);
+    c.name = TextOf(item, "name").substr(0, 80);
+    ReadDataset(DatasetOf(index, TextOf(item, "dataset")), &c);
     ReadCase(item, &c);
   } catch (const std::exception& error) {
     c.problem = error.what();

@@ -179,13 +179,7 @@ absl::Status GoldenServer::DetachRanks() {
   policy_.reset();
   plan_.reset();
   const absl::Status detached = AskRanks(*team_, {Request::kDetach, ranks, 0}).status();
-  v1::DeleteCommunicatorRequest request;
-  request.set_name(CommunicatorOf(ranks));
-  request.set_force(true);
-  v1::DeleteCommunicatorResponse reply;
-  // Not an error: an attach may make communicators, deleting them needs admin rights.
-  (void)control_->Call(&v1::CommunicatorService::Stub::DeleteCommunicator,
-                       control_->communicators(), request, &reply);
+  DeleteOwnCommunicator(*control_, CommunicatorOf(ranks));
   return restored.ok() ? detached : restored;
 }
 

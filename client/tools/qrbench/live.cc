@@ -18,9 +18,11 @@
 #include "client/tools/common/channel.h"
 #include "client/tools/common/exit_codes.h"
 #include "client/tools/common/runtime_directory.h"
+#include "client/tools/common/standard_streams.h"
 #include "client/tools/common/units.h"
 #include "client/tools/qrbench/flags.h"
 #include "client/tools/qrbench/interrupt.h"
+#include "client/tools/qrbench/policy_override.h"
 #include "client/tools/qrbench/process_team.h"
 #include "qrd/qrd.h"
 
@@ -179,7 +181,8 @@ std::string LiveRank::Loop() {
       shown = stats;
     }
     // Operation k + 1 is the last of all: others may have posted it already, but not k + 2.
-    if (Clock::now() >= deadline && board_->last_operation.load() == UINT64_MAX) {
+    if ((Clock::now() >= deadline || OutputIsLost()) &&
+        board_->last_operation.load() == UINT64_MAX) {
       board_->last_operation = k + 1;
     }
   }
@@ -207,15 +210,9 @@ absl::Status Report(const std::vector<LiveReply>& replies) {
   return absl::OkStatus();
 }
 
-// Not an error if it does not work: an attach may make communicators, deleting needs admin rights.
 void DeleteCommunicator(const AllReduceSettings& settings) {
   auto control = ControlClient::Connect(settings.connection);
-  if (!control.ok()) return;
-  v1::DeleteCommunicatorRequest request;
-  request.set_name(settings.communicator);
-  v1::DeleteCommunicatorResponse reply;
-  (void)(*control)->Call(&v1::CommunicatorService::Stub::DeleteCommunicator,
-                         (*control)->communicators(), request, &reply);
+  if (control.ok()) DeleteOwnCommunicator(**control, settings.communicator);
 }
 
 int RunLive(AllReduceSettings settings, double seconds) {
@@ -258,6 +255,7 @@ void AddLiveCommand(CommandLine& line) {
   static AllReduceFlags flags;
   static double seconds = 5;
   flags.sizes = "1M";
+  flags.sizes_flag = "--size";
   CLI::App* app = line.Leaf(
       &line.root(), "live",
       "All-reduce one tensor again and again; a line for each change of codec or algorithm", [] {

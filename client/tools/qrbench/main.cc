@@ -27,11 +27,9 @@ void AddAllReduce(CommandLine& line, const std::string& command) {
   static CLI::App* app = nullptr;
   app = line.Leaf(
       &line.root(), "all_reduce", "Time and check all-reduces through a running daemon", [command] {
-        bool sizes_given = false;
-        for (const char* flag : {"--min-bytes", "--max-bytes", "--factor", "--sizes"}) {
-          sizes_given |= app->count(flag) > 0;
-        }
-        absl::StatusOr<AllReduceSettings> settings = MakeAllReduceSettings(flags, sizes_given);
+        const absl::StatusOr<bool> sizes_given = SizesGiven(*app);
+        if (!sizes_given.ok()) return Fail("qrbench", sizes_given.status(), kExitUsage);
+        absl::StatusOr<AllReduceSettings> settings = MakeAllReduceSettings(flags, *sizes_given);
         if (!settings.ok()) {
           return Fail("qrbench", settings.status(), CodeOf(settings.status()));
         }

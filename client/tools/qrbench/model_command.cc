@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/tools/common/exit_codes.h"
+#include "client/tools/common/standard_streams.h"
 #include "client/tools/common/units.h"
 #include "client/tools/qrbench/file.h"
 #include "client/tools/qrbench/model_report.h"
@@ -148,7 +149,7 @@ int RunModel(const ModelSettings& settings) {
                                      : settings.cases.empty() ? absl::StatusOr<std::string>("")
                                                               : PredictionText(settings);
   if (!text.ok()) return Fail("qrbench", text.status(), kExitFailed);
-  std::fputs(text->c_str(), stdout);
+  Print(*text);
   if (settings.plot.empty()) return kExitOk;
   const absl::Status written = WriteFile(settings.plot, ModelPlot(settings));
   if (!written.ok()) return Fail("qrbench", written, kExitFailed);

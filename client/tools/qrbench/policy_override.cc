@@ -37,7 +37,9 @@ absl::Status PolicyOverride::Write(const v1::Policy& policy, uint64_t expected_g
   v1::SetPolicyResponse reply;
   const absl::Status status =
       client_->Call(&v1::PolicyService::Stub::SetPolicy, client_->policy(), request, &reply);
-  if (status.ok()) our_generation_ = reply.generation();
+  if (!status.ok()) return status;
+  our_generation_ = reply.generation();
+  client_->SawAdminCall();
   return status;
 }
 
@@ -72,6 +74,17 @@ absl::Status PolicyOverride::Set(v1::Codec codec, v1::Algorithm algorithm) {
   }
   return absl::AbortedError(absl::StrCat("the policy was changed by others ", kTries,
                                          " times while a rule was to be added"));
+}
+
+void DeleteOwnCommunicator(ControlClient& client, const std::string& name) {
+  if (!client.user_is_admin()) return;
+  v1::DeleteCommunicatorRequest request;
+  request.set_name(name);
+  request.set_force(true);
+  v1::DeleteCommunicatorResponse reply;
+  // Not an error: it may never have been made.
+  (void)client.Call(&v1::CommunicatorService::Stub::DeleteCommunicator, client.communicators(),
+                    request, &reply);
 }
 
 absl::Status PolicyOverride::Restore() {

@@ -41,4 +41,9 @@ class PolicyOverride {
   uint64_t our_generation_ = 0;  // of the last Write
 };
 
+// Deletes a communicator that an attach of this run has made, if the user is known to be an admin:
+// a refusal would be a warning in the daemon's log, and the daemon itself removes what attaches
+// have made when it needs the room.
+void DeleteOwnCommunicator(ControlClient& client, const std::string& name);
+
 }  // namespace qrd::tools

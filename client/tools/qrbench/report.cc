@@ -8,16 +8,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
+#include "client/tools/common/standard_streams.h"
 #include "client/tools/common/units.h"
 
 namespace qrd::tools {
 namespace {
 
 std::string Text(std::string_view text) { return std::string(text); }
-void Write(std::FILE* out, const std::string& text) {
-  std::fwrite(text.data(), 1, text.size(), out);
-  std::fflush(out);
-}
+void Write(std::FILE* out, const std::string& text) { PrintNow(out, text); }
 
 std::string Gbps(double value) {
   return absl::StrFormat("%.*f", value >= 100 ? 1 : value >= 10 ? 2 : 3, value);

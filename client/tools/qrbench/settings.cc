@@ -9,6 +9,7 @@
 namespace qrd::tools {
 namespace {
 
+constexpr uint64_t kPayloadBytesMin = 4;
 constexpr uint64_t kPayloadBytesMax = uint64_t{1} << 40;
 constexpr size_t kSizesMax = 1000;
 
@@ -168,7 +169,7 @@ absl::Status CheckGpuFlags(const AllReduceFlags& flags, AllReduceSettings* s) {
 absl::StatusOr<std::vector<uint64_t>> ParseSizes(const AllReduceFlags& flags) {
   std::vector<uint64_t> sizes;
   if (!flags.sizes.empty()) {
-    absl::StatusOr<std::vector<uint64_t>> list = ParseByteList(flags.sizes, "--sizes");
+    absl::StatusOr<std::vector<uint64_t>> list = ParseByteList(flags.sizes, flags.sizes_flag);
     if (!list.ok()) return list.status();
     sizes = *list;
   } else {
@@ -181,8 +182,10 @@ absl::StatusOr<std::vector<uint64_t>> ParseSizes(const AllReduceFlags& flags) {
     sizes = *range;
   }
   for (const uint64_t bytes : sizes) {
-    if (bytes < 4 || bytes > kPayloadBytesMax)
-      return OutOfBounds("size", bytes, 4, kPayloadBytesMax);
+    if (bytes >= kPayloadBytesMin && bytes <= kPayloadBytesMax) continue;
+    const std::string range_flag = bytes < kPayloadBytesMin ? "-b" : "-e";
+    return OutOfBounds(flags.sizes.empty() ? range_flag : flags.sizes_flag, bytes, kPayloadBytesMin,
+                       kPayloadBytesMax);
   }
   return sizes;
 }
@@ -245,6 +248,11 @@ absl::StatusOr<AllReduceSettings> MakeAllReduceSettings(const AllReduceFlags& fl
   settings.ranks = inputs->ranks;
   settings.dtypes = tensors.dtypes.empty() ? std::vector{inputs->dtype} : *dtypes;
   if (absl::Status status = CheckRankFlags(settings); !status.ok()) return status;
+  for (const auto& [flag, name] :
+       {std::pair{"--communicator", settings.communicator}, std::pair{"--group", settings.group}}) {
+    if (name.empty()) continue;  // the default's
+    if (absl::Status status = CheckName(name, flag); !status.ok()) return status;
+  }
   if (absl::Status status = CheckGpuFlags(flags, &settings); !status.ok()) return status;
   return settings;
 }
@@ -264,9 +272,9 @@ absl::StatusOr<AccuracySettings> MakeAccuracySettings(const AccuracyFlags& flags
   absl::StatusOr<ReduceOp> op = ParseOp(tensors);
   if (!op.ok()) return op.status();
   settings.op = *op;
-  constexpr uint64_t kCountMax = uint64_t{1} << 28;
-  if (flags.count < 1 || flags.count > kCountMax)
-    return OutOfBounds("--count", flags.count, 1, kCountMax);
+  if (flags.count < 1 || flags.count > kAccuracyCountMax) {
+    return OutOfBounds("--count", flags.count, 1, kAccuracyCountMax);
+  }
   absl::StatusOr<Inputs> inputs = LoadInputs(tensors);
   if (!inputs.ok()) return inputs.status();
   absl::StatusOr<std::vector<Dtype>> dtypes = ParseDtypes(tensors, inputs->dtype);

@@ -7,6 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "client/tools/common/exit_codes.h"
+#include "client/tools/common/standard_streams.h"
 #include "client/tools/common/units.h"
 #include "client/tools/qrbench/file.h"
 #include "client/tools/qrbench/interrupt.h"
@@ -142,7 +143,7 @@ int RunTune(const TuneSettings& settings) {
   if (!report.ok()) return Fail("qrbench", report.status(), kExitFailed);
   const std::string text = TunePolicyText(*report);
   if (settings.output.empty()) {
-    std::fputs(text.c_str(), stdout);
+    Print(text);
   } else if (const absl::Status written = WriteFile(settings.output, text); !written.ok()) {
     return Fail("qrbench", written, kExitFailed);
   } else {
@@ -153,21 +154,15 @@ int RunTune(const TuneSettings& settings) {
 
 void AddTuneFlags(CLI::App* app, TuneFlags* flags) {
   AllReduceFlags& run = flags->run;
-  app->add_option("--ranks", flags->ranks, "World sizes, a list; default 2")->type_name("LIST");
+  app->add_option("--ranks", flags->ranks,
+                  "World sizes, a list of 2 to 16, 64 processes in all; default 2")
+      ->type_name("LIST");
   app->add_option("--dtypes", run.tensors.dtypes, "fp16, bf16, fp32 or all; default bf16")
       ->type_name("LIST");
   app->add_option("--codecs", run.tensors.codecs,
                   "Codecs that may be chosen besides none; default int8,int6,int4,lp4,lp3; or all")
       ->type_name("LIST");
-  app->add_option("-b,--min-bytes", run.min_bytes, "Smallest payload of a rank; default 4K")
-      ->type_name("BYTES");
-  app->add_option("-e,--max-bytes", run.max_bytes, "Largest payload; default 64M")
-      ->type_name("BYTES");
-  app->add_option("-f,--factor", run.factor, "From one size to the next; default 4")
-      ->type_name("X")
-      ->check(Within(1, 1e6));
-  app->add_option("--sizes", run.sizes, "Instead of -b, -e, -f: a list such as 4K,1M")
-      ->type_name("LIST");
+  AddSizeFlags(app, &run);
   app->add_option("--min-sqnr-db", flags->floor_db,
                   "A codec whose whole all-reduce is less accurate than that on the input is never "
                   "chosen; default 20")
@@ -271,11 +266,9 @@ void AddTuneCommand(CommandLine& line) {
   static CLI::App* app = nullptr;
   app = line.Leaf(&line.root(), "tune",
                   "Measure which codec and algorithm pay from which payload; prints a policy", [] {
-                    bool sizes_given = false;
-                    for (const char* flag : {"--min-bytes", "--max-bytes", "--factor", "--sizes"}) {
-                      sizes_given |= app->count(flag) > 0;
-                    }
-                    absl::StatusOr<TuneSettings> settings = MakeTuneSettings(flags, sizes_given);
+                    const absl::StatusOr<bool> sizes_given = SizesGiven(*app);
+                    if (!sizes_given.ok()) return Fail("qrbench", sizes_given.status(), kExitUsage);
+                    absl::StatusOr<TuneSettings> settings = MakeTuneSettings(flags, *sizes_given);
                     if (settings.ok()) return RunTune(*settings);
                     return Fail(
                         "qrbench", settings.status(),

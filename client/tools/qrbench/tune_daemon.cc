@@ -186,15 +186,7 @@ absl::Status TuneDaemon::Finish() {
 }
 
 void TuneDaemon::DeleteCommunicators() {
-  for (const Team& team : teams_) {
-    v1::DeleteCommunicatorRequest request;
-    request.set_name(team.settings.communicator);
-    request.set_force(true);
-    v1::DeleteCommunicatorResponse reply;
-    // Not an error: some were never made, and deleting needs admin rights.
-    (void)control_->Call(&v1::CommunicatorService::Stub::DeleteCommunicator,
-                         control_->communicators(), request, &reply);
-  }
+  for (const Team& team : teams_) DeleteOwnCommunicator(*control_, team.settings.communicator);
 }
 
 absl::Status TuneDaemon::Validate(const v1::Policy& policy) {

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // qrctl comm list | describe | create | delete
-#include <cstdio>
-
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "client/tools/common/args.h"
 #include "client/tools/common/policy_text.h"
+#include "client/tools/common/standard_streams.h"
 #include "client/tools/common/table.h"
 #include "client/tools/common/units.h"
 #include "client/tools/qrctl/commands.h"
@@ -21,8 +20,6 @@ struct CommFlags {
   uint32_t world_size = 0;
   bool force = false;
 };
-
-void Print(const std::string& text) { std::fputs(text.c_str(), stdout); }
 
 std::string StateName(v1::Group::State state) {
   return absl::AsciiStrToLower(absl::StripPrefix(v1::Group::State_Name(state), "STATE_"));
@@ -48,8 +45,8 @@ void PrintList(const v1::ListCommunicatorsResponse& reply) {
                {"SESSIONS", Align::kRight},
                {"OPERATIONS", Align::kRight},
                {"FAILED", Align::kRight},
-               {"PAYLOAD", Align::kRight},
-               {"WIRE", Align::kRight}});
+               {"PAYLOAD/RANK", Align::kRight},
+               {"WIRE, ALL", Align::kRight}});
   for (const v1::Communicator& c : reply.communicators()) {
     table.AddRow({c.name(), absl::StrCat(c.world_size()), ShortName(c.backend()),
                   absl::StrCat(c.groups_size()), absl::StrCat(SessionCount(c)),
@@ -60,17 +57,16 @@ void PrintList(const v1::ListCommunicatorsResponse& reply) {
 }
 
 void PrintDescription(const v1::Communicator& c) {
-  Print(
-      KeyValues({{"name", c.name()},
-                 {"ranks", absl::StrCat(c.world_size())},
-                 {"backend", ShortName(c.backend())},
-                 {"created", absl::StrCat(HumanTime(c.create_time()),
-                                          c.created_on_attach() ? ", by an attach" : "")},
-                 {"operations", absl::StrCat(GroupDigits(c.operations_total()), ", ",
-                                             GroupDigits(c.operations_failed_total()), " failed")},
-                 {"payload", HumanBytes(c.payload_bytes_total())},
-                 {"wire", HumanBytes(c.wire_bytes_total())},
-                 {"NaN or Inf elements", GroupDigits(c.nonfinite_elements_total())}}));
+  Print(KeyValues(
+      {{"name", c.name()},
+       {"ranks", absl::StrCat(c.world_size())},
+       {"backend", ShortName(c.backend())},
+       {"created",
+        absl::StrCat(HumanTime(c.create_time()), c.created_on_attach() ? ", by an attach" : "")},
+       {"operations", CountWithFailures(c.operations_total(), c.operations_failed_total())},
+       {"payload of a rank", HumanBytes(c.payload_bytes_total())},
+       {"wire, all ranks", HumanBytes(c.wire_bytes_total())},
+       {"NaN or Inf elements", GroupDigits(c.nonfinite_elements_total())}}));
   for (const v1::Group& group : c.groups()) {
     Print(absl::StrCat("\ngroup ", group.name(), ": ", StateName(group.state()), ", incarnation ",
                        group.incarnation(), ", ", group.sessions_size(), " of ", c.world_size(),
@@ -169,7 +165,11 @@ void AddCommCommands(CommandLine& line, Context& context) {
     app->add_option("NAME", flags.name, "Name of the communicator")->required();
   };
   leaf("list", "All communicators with their counters",
-       [](ControlClient& client, const Context& c, const CommFlags&) { return List(client, c); });
+       [](ControlClient& client, const Context& c, const CommFlags&) { return List(client, c); })
+      ->footer(
+          "PAYLOAD/RANK counts the tensor of one rank, WIRE what all ranks send together: without "
+          "a\n"
+          "codec twice as much at 2 ranks. On the host they would send it: ranks share memory.");
   name_argument(leaf("describe", "One communicator: its groups and sessions", Describe));
   CLI::App* create = leaf("create", "Make a communicator (needs admin rights)", Create);
   name_argument(create);

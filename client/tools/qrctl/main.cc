@@ -2,6 +2,7 @@
 // qrctl: looks at and steers a running qrd daemon.
 #include <google/protobuf/util/json_util.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <ctime>
 
@@ -16,9 +17,19 @@ namespace qrd::tools {
 
 void AddContextFlags(CLI::App* app, Context& context, const std::vector<std::string>& formats) {
   AddConnectionFlags(app, &context.connection);
+  const bool has_text = std::find(formats.begin(), formats.end(), "text") != formats.end();
   app->add_option("-o,--output", context.output,
-                  "table for people (default), json for programs (names as in the .proto files)")
+                  absl::StrCat("table for people (default), json for programs (names as in the "
+                               ".proto files)",
+                               has_text ? ", text (policy get only): what policy set reads" : ""))
       ->check(CLI::IsMember(formats));
+  // One given before the subcommand has passed the check of the program's own flag only.
+  if (app->get_parent() == nullptr) return;
+  app->final_callback([&context, formats] {
+    if (std::string wrong = CLI::IsMember(formats)(context.output); !wrong.empty()) {
+      throw CLI::ValidationError("--output", wrong);
+    }
+  });
 }
 
 int WithClient(const Context& context, const std::function<absl::Status(ControlClient&)>& body) {

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // qrctl status, qrctl capabilities
-#include <cstdio>
-
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "client/tools/common/policy_text.h"
+#include "client/tools/common/standard_streams.h"
 #include "client/tools/common/table.h"
 #include "client/tools/common/units.h"
 #include "client/tools/qrctl/commands.h"
@@ -15,31 +14,25 @@
 namespace qrd::tools {
 namespace {
 
-void Print(const std::string& text) { std::fputs(text.c_str(), stdout); }
-
 void PrintStatus(const v1::NodeStatus& status) {
   const std::string state = absl::AsciiStrToLower(
       absl::StripPrefix(v1::NodeStatus::State_Name(status.state()), "STATE_"));
-  const std::string failed =
-      status.operations_failed_total() == 0
-          ? "none failed"
-          : absl::StrCat(GroupDigits(status.operations_failed_total()), " failed");
-  Print(KeyValues(
-      {{"state", state},
-       {"version", status.version()},
-       {"pid", absl::StrCat(status.pid())},
-       {"started", HumanTime(status.start_time())},
-       {"runtime directory", status.runtime_directory()},
-       {"state directory", status.state_directory()},
-       {"metrics", status.metrics_address().empty()
-                       ? "off"
-                       : absl::StrCat("http://", status.metrics_address(), "/metrics")},
-       {"worker threads", absl::StrCat(status.worker_threads())},
-       {"communicators", absl::StrCat(status.communicators())},
-       {"sessions", absl::StrCat(status.sessions())},
-       {"arena memory", HumanBytes(status.arena_bytes())},
-       {"policy generation", absl::StrCat(status.policy_generation())},
-       {"operations", absl::StrCat(GroupDigits(status.operations_total()), ", ", failed)}}));
+  Print(KeyValues({{"state", state},
+                   {"version", status.version()},
+                   {"pid", absl::StrCat(status.pid())},
+                   {"started", HumanTime(status.start_time())},
+                   {"runtime directory", status.runtime_directory()},
+                   {"state directory", status.state_directory()},
+                   {"metrics", status.metrics_address().empty()
+                                   ? "off"
+                                   : absl::StrCat("http://", status.metrics_address(), "/metrics")},
+                   {"worker threads", absl::StrCat(status.worker_threads())},
+                   {"communicators", absl::StrCat(status.communicators())},
+                   {"sessions", absl::StrCat(status.sessions())},
+                   {"arena memory", HumanBytes(status.arena_bytes())},
+                   {"policy generation", absl::StrCat(status.policy_generation())},
+                   {"operations", CountWithFailures(status.operations_total(),
+                                                    status.operations_failed_total())}}));
 }
 
 std::string Ratios(const v1::KernelInstance& instance) {

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // qrctl policy get | set | watch
-#include <cstdio>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/tools/common/exit_codes.h"
 #include "client/tools/common/policy_text.h"
+#include "client/tools/common/standard_streams.h"
 #include "client/tools/qrctl/commands.h"
 #include "client/tools/qrctl/policy_watch.h"
 
@@ -20,8 +19,6 @@ struct PolicyFlags {
   bool validate_only = false, allow_empty = false;
   uint32_t count = 0;
 };
-
-void Print(const std::string& text) { std::fputs(text.c_str(), stdout); }
 
 absl::Status Get(ControlClient& client, const Context& context) {
   v1::GetPolicyResponse reply;
@@ -72,14 +69,15 @@ absl::Status Send(ControlClient& client, const Context& context, const PolicyFla
                                              "policy get', then set again with its generation)"));
   }
   if (!result.ok()) return result;
+  const std::string rules =
+      absl::StrCat(policy.rules_size(), policy.rules_size() == 1 ? " rule" : " rules");
   if (context.output == "json") {
     Print(ToJson(reply));
   } else if (flags.validate_only) {
-    Print(absl::StrCat("valid, ", policy.rules_size(), " rules; nothing changed, generation ",
-                       reply.generation(), " stays in force\n"));
+    Print(absl::StrCat("valid, ", rules, "; nothing changed, generation ", reply.generation(),
+                       " stays in force\n"));
   } else {
-    Print(absl::StrCat("set, ", policy.rules_size(), policy.rules_size() == 1 ? " rule" : " rules",
-                       "; generation ", reply.generation(), " is in force\n"));
+    Print(absl::StrCat("set, ", rules, "; generation ", reply.generation(), " is in force\n"));
   }
   return absl::OkStatus();
 }
@@ -113,13 +111,11 @@ int Set(const Context& context, const PolicyFlags& flags) {
 absl::Status Watch(ControlClient& client, const Context& context, const PolicyFlags& flags) {
   return WatchPolicy(client, context.connection.timeout_s, flags.count,
                      [&](const v1::WatchPolicyResponse& reply) {
-                       if (context.output == "json") {
-                         Print(ToJson(reply, /*compact=*/true));
-                       } else {
-                         Print(absl::StrCat("generation ", reply.generation(), "\n",
-                                            PolicyToTable(reply.policy()), "\n"));
-                       }
-                       std::fflush(stdout);
+                       PrintNow(stdout, context.output == "json"
+                                            ? ToJson(reply, /*compact=*/true)
+                                            : absl::StrCat("generation ", reply.generation(), "\n",
+                                                           PolicyToTable(reply.policy()), "\n"));
+                       return !OutputIsLost();
                      });
 }
 
@@ -160,6 +156,7 @@ void AddPolicyCommands(CommandLine& line, Context& context) {
   CLI::App* get = line.Leaf(policy, "get", "The policy in force", [&context] {
     return WithClient(context, [&](ControlClient& client) { return Get(client, context); });
   });
+  get->footer("The table cuts long names to fit 100 columns; text and json have them whole.");
   AddContextFlags(get, context, {"table", "json", "text"});
   AddSet(line, policy, context, flags);
   CLI::App* watch =

@@ -27,7 +27,7 @@ Event Next(grpc::CompletionQueue& queue, std::chrono::system_clock::time_point d
 }  // namespace
 
 absl::Status WatchPolicy(ControlClient& client, double first_timeout_s, uint32_t count,
-                         const std::function<void(const v1::WatchPolicyResponse&)>& on_policy) {
+                         const std::function<bool(const v1::WatchPolicyResponse&)>& on_policy) {
   const auto never = std::chrono::system_clock::time_point::max();
   auto deadline = std::chrono::system_clock::now() +
                   std::chrono::microseconds(static_cast<int64_t>(first_timeout_s * 1e6));
@@ -42,9 +42,9 @@ absl::Status WatchPolicy(ControlClient& client, double first_timeout_s, uint32_t
     reader->Read(&reply, nullptr);
     event = Next(queue, deadline);
     if (event != Event::kDone) break;
-    on_policy(reply);
+    const bool go_on = on_policy(reply);
     deadline = never;
-    if (++seen == count) {
+    if (++seen == count || !go_on) {
       cancelled = true;
       break;
     }

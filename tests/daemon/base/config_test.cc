@@ -198,6 +198,19 @@ TEST(ResolveConfig, HasTheDefaultsOfTheProtoFile) {
   EXPECT_NEAR(double(config.arena_bytes_max), 0.8 * double(memory_bytes), 16.0);
 }
 
+TEST(ResolveConfig, NamesTheFlagAndTheVariablesOfADirectoryThatNothingNames) {
+  v1::Config proto;
+  proto.set_runtime_directory("");
+  EXPECT_THAT(std::string(ResolveConfig(proto).status().message()),
+              AllOf(HasSubstr("--runtime-directory"), HasSubstr("$RUNTIME_DIRECTORY"),
+                    HasSubstr("$XDG_RUNTIME_DIR")));
+  proto.set_runtime_directory("/run/qrd");
+  proto.set_state_directory("");
+  EXPECT_THAT(std::string(ResolveConfig(proto).status().message()),
+              AllOf(HasSubstr("--state-directory"), HasSubstr("$STATE_DIRECTORY"),
+                    HasSubstr("$XDG_STATE_HOME"), HasSubstr("$HOME")));
+}
+
 TEST(ResolveConfig, TakesDirectoriesFromTheEnvironment) {
   setenv("RUNTIME_DIRECTORY", "/run/one:/run/two", 1);
   setenv("STATE_DIRECTORY", "/var/lib/one", 1);

@@ -47,6 +47,27 @@ TEST(PrepareRuntimeDirectory, RefusesWhatOthersCanWriteTo) {
               AllOf(HasSubstr("can be written by everybody"), HasSubstr("--runtime-directory")));
 }
 
+TEST(PrepareStateDirectory, MakesItForOwnerAndGroupOnlyWhateverTheUmask) {
+  const TempDirectory directory;
+  for (const mode_t mask : {0777, 0077, 0000}) {
+    const std::string path = directory / ("state-" + std::to_string(mask));
+    const mode_t old = umask(mask);
+    const absl::Status made = PrepareStateDirectory(path);
+    umask(old);
+    EXPECT_TRUE(made.ok()) << made;
+    EXPECT_EQ(ModeOf(path), 0750u) << mask;
+  }
+}
+
+TEST(PrepareStateDirectory, RefusesWhatOthersCanWriteTo) {
+  const TempDirectory directory;
+  ASSERT_EQ(mkdir((directory / "state").c_str(), 0700), 0);
+  ASSERT_EQ(chmod((directory / "state").c_str(), 0777), 0);
+  EXPECT_THAT(std::string(PrepareStateDirectory(directory / "state").message()),
+              AllOf(HasSubstr("can be written by everybody"), HasSubstr("--state-directory")));
+  EXPECT_EQ(ModeOf(directory / "state"), 0777u);
+}
+
 TEST(PrepareRuntimeDirectory, RefusesAFile) {
   const TempDirectory directory;
   std::ofstream(directory / "run") << "x";

@@ -58,13 +58,36 @@ TEST(ParseCommandLine, NamesWhatIsWrong) {
   EXPECT_THAT(ErrorOf({"--help=yes"}), HasSubstr("--help takes no value"));
   for (const char* value : {"-1", "1.5", "nan", "", " 1", "0x10", "4294967296", "two"}) {
     EXPECT_THAT(ErrorOf({std::string("--worker-threads=") + value}),
-                HasSubstr("want a whole number of 0 to 4294967295"))
+                HasSubstr("want a whole number of 0 to 256"))
         << value;
   }
   EXPECT_THAT(ErrorOf({"--arena-bytes-max=18446744073709551616"}),
-              HasSubstr("want a whole number of 0 to 18446744073709551615"));
+              HasSubstr("want a whole number of 1048576 to 17592186044416"));
   EXPECT_THAT(ErrorOf({"--create-on-attach=1"}),
               HasSubstr("--create-on-attach is \"1\"; want true or false"));
+}
+
+TEST(ParseCommandLine, SaysTheBoundsOfTheFieldForWhatIsNoNumber) {
+  EXPECT_THAT(ErrorOf({"--sessions-max", "abc"}),
+              HasSubstr("--sessions-max is \"abc\"; want a whole number of 1 to 4096"));
+  EXPECT_THAT(ErrorOf({"--drain-timeout-ms", "abc"}), HasSubstr("whole number of 0 to 600000"));
+}
+
+TEST(ParseCommandLine, SuggestsNearFlagsOnly) {
+  EXPECT_THAT(ErrorOf({"--foo"}), Not(HasSubstr("did you mean")));
+  EXPECT_THAT(ErrorOf({"-gpu"}), HasSubstr("did you mean --gpu?"));
+  EXPECT_THAT(ErrorOf({"--log-levle=info"}), HasSubstr("did you mean --log-level?"));
+}
+
+TEST(ParseCommandLine, RefusesAFlagGivenTwice) {
+  EXPECT_THAT(ErrorOf({"--sessions-max", "3", "--sessions-max=4"}),
+              HasSubstr("--sessions-max is there twice"));
+  EXPECT_THAT(ErrorOf({"--config=a", "--config=b"}), HasSubstr("--config is there twice"));
+}
+
+TEST(HelpText, NamesTheEnvironmentOfTheDirectories) {
+  EXPECT_THAT(HelpText(), AllOf(HasSubstr("$RUNTIME_DIRECTORY"), HasSubstr("$XDG_RUNTIME_DIR/qrd"),
+                                HasSubstr("$STATE_DIRECTORY"), HasSubstr("$XDG_STATE_HOME/qrd")));
 }
 
 TEST(HelpText, HasAFlagForEveryScalarField) {

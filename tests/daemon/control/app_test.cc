@@ -182,7 +182,7 @@ TEST_F(AppTest, SaysWhatToDoWhenItCannotStart) {
   EXPECT_THAT(error_of([](Config* c) { c->state_directory = "/proc/none/state"; }),
               AllOf(HasSubstr("state_directory"), HasSubstr("--state-directory")));
   EXPECT_THAT(error_of([](Config* c) { c->initial_policy.add_rules(); }),
-              HasSubstr("initial_policy: rule 0"));
+              HasSubstr("initial_policy: rule 1"));
   EXPECT_THAT(error_of([](Config* c) { c->attach_group = "no-such-group"; }),
               HasSubstr("no group \"no-such-group\""));
   const auto first = MakeApp();

@@ -79,7 +79,7 @@ TEST(Main, EndsWithStatus2ForAWrongConfiguration) {
               AllOf(HasSubstr(path), HasSubstr("sessions_max is 0; want 1 to 4096")));
   EXPECT_THAT(output_of("initial_policy { rules { name: \"a\" action { codec: CODEC_NONE } } "
                         "rules { name: \"b\" action { codec: CODEC_FP8 } } }"),
-              HasSubstr("initial_policy: rule 1 (\"b\") can never decide"));
+              HasSubstr("initial_policy: rule 2 (\"b\") can never decide"));
   const Result missing = RunQrd("--config " + directory / "none");
   EXPECT_EQ(missing.exit_status, 2);
   EXPECT_THAT(missing.output, AllOf(HasSubstr("--config: cannot read " + directory / "none"),

@@ -102,11 +102,24 @@ TEST_F(PolicyStoreTest, SetsABadFileAsideAndStartsWithTheBuiltInPolicy) {
   }
 }
 
+// The next generation would be 0, which stands for any.
+TEST_F(PolicyStoreTest, TakesAGenerationThatCannotBeCountedOnForDamage) {
+  for (const char* generation : {"18446744073709551615", "9223372036854775809"}) {
+    std::ofstream(path()) << "policy { } generation: " << generation;
+    const auto store = Open(kInt8);
+    ASSERT_NE(store, nullptr);
+    EXPECT_EQ(store->current()->generation(), 1u);
+    EXPECT_EQ(access((path() + ".bad").c_str(), F_OK), 0);
+  }
+  std::ofstream(path()) << "policy { } generation: 9223372036854775808";
+  EXPECT_EQ(Open()->current()->generation(), uint64_t{1} << 63);
+}
+
 TEST_F(PolicyStoreTest, RefusesToStartWithABadInitialPolicy) {
   const auto store = PolicyStore::Open(directory_.path(), PolicyFrom(kBad), backend_);
   EXPECT_TRUE(absl::IsInvalidArgument(store.status()));
   EXPECT_THAT(std::string(store.status().message()),
-              HasSubstr("initial_policy: rule 0 (\"c\"): action.codec is unset"));
+              HasSubstr("initial_policy: rule 1 (\"c\"): action.codec is unset"));
 }
 
 TEST_F(PolicyStoreTest, ChangesNothingIfTheFileCannotBeWritten) {

@@ -72,18 +72,18 @@ INSTANTIATE_TEST_SUITE_P(
     Fields, RefusedPolicy,
     ::testing::Values(
         BadPolicy{"NoName", "rules { action { codec: CODEC_NONE } }",
-                  "rule 0 (\"\"): name is empty"},
+                  "rule 1 (\"\"): name is empty"},
         BadPolicy{"BadName", "rules { name: \"A\" action { codec: CODEC_NONE } }",
-                  "rule 0 (\"A\"): name is \"A\", which has \"A\" at position 1"},
+                  "rule 1 (\"A\"): name is \"A\", which has \"A\" at position 1"},
         BadPolicy{
             "Communicator",
             "rules { name: \"a\" match { communicator: \"x y\" } action { codec: CODEC_NONE } }",
-            "rule 0 (\"a\"): match.communicator is \"x y\""},
+            "rule 1 (\"a\"): match.communicator is \"x y\""},
         BadPolicy{"Group",
                   "rules { name: \"a\" match { group: \"-\" } action { codec: CODEC_NONE } }",
-                  "rule 0 (\"a\"): match.group is \"-\""},
+                  "rule 1 (\"a\"): match.group is \"-\""},
         BadPolicy{"NoAction", "rules { name: \"a\" }",
-                  "rule 0 (\"a\"): action.codec is unset; want one of CODEC_NONE, CODEC_FP8"},
+                  "rule 1 (\"a\"): action.codec is unset; want one of CODEC_NONE, CODEC_FP8"},
         BadPolicy{"UnknownCodec", "rules { name: \"a\" action { codec: 99 } }",
                   "action.codec is 99; want one of CODEC_NONE, CODEC_FP8, CODEC_INT8"},
         BadPolicy{"NegativeCodec", "rules { name: \"a\" action { codec: -1 } }",
@@ -93,11 +93,11 @@ INSTANTIATE_TEST_SUITE_P(
                   "action.algorithm is 7; want one of ALGORITHM_ONE_SHOT, ALGORITHM_TWO_SHOT"},
         BadPolicy{"UnknownEpilogue",
                   "rules { name: \"a\" match { epilogue: 9 } action { codec: CODEC_NONE } }",
-                  "rule 0 (\"a\"): match.epilogue is 9; want one of EPILOGUE_NONE, "
+                  "rule 1 (\"a\"): match.epilogue is 9; want one of EPILOGUE_NONE, "
                   "EPILOGUE_RMS_NORM"},
         BadPolicy{"LibraryWithACodec",
                   "rules { name: \"a\" action { codec: CODEC_INT8 algorithm: ALGORITHM_LIBRARY } }",
-                  "rule 0 (\"a\"): action.codec is CODEC_INT8 with ALGORITHM_LIBRARY, which has no "
+                  "rule 1 (\"a\"): action.codec is CODEC_INT8 with ALGORITHM_LIBRARY, which has no "
                   "codecs; want CODEC_NONE or CODEC_AUTO"},
         BadPolicy{
             "UnknownDtype",
@@ -128,7 +128,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadPolicy{"SameName",
                   "rules { name: \"a\" match { group: \"x\" } action { codec: CODEC_NONE } }"
                   "rules { name: \"a\" action { codec: CODEC_FP8 } }",
-                  "rule 1 (\"a\"): name \"a\" is also that of rule 0"}),
+                  "rule 2 (\"a\"): name \"a\" is also that of rule 1"}),
     [](const auto& test) { return std::string(test.param.name); });
 
 INSTANTIATE_TEST_SUITE_P(
@@ -138,27 +138,27 @@ INSTANTIATE_TEST_SUITE_P(
             "ByOneRule",
             "rules { name: \"all\" action { codec: CODEC_NONE } }"
             "rules { name: \"late\" match { dtypes: DTYPE_BF16 } action { codec: CODEC_INT4 } }",
-            "rule 1 (\"late\") can never decide: all that it matches is matched before by rule 0 "
+            "rule 2 (\"late\") can never decide: all that it matches is matched before by rule 1 "
             "(\"all\")"},
         BadPolicy{
             "ByTwoSizeRanges",
             "rules { name: \"low\" match { payload_bytes_max: 1024 } action { codec: CODEC_NONE } }"
             "rules { name: \"high\" match { payload_bytes_min: 1024 } action { codec: CODEC_FP8 } }"
             "rules { name: \"late\" match { communicator: \"x\" } action { codec: CODEC_INT4 } }",
-            "rule 2 (\"late\") can never decide: all that it matches is matched before by rule 0 "
-            "(\"low\"), rule 1 (\"high\")"},
+            "rule 3 (\"late\") can never decide: all that it matches is matched before by rule 1 "
+            "(\"low\"), rule 2 (\"high\")"},
         BadPolicy{"ByDtypes",
                   "rules { name: \"a\" match { dtypes: [DTYPE_FP16, DTYPE_BF16] } "
                   "action { codec: CODEC_NONE } }"
                   "rules { name: \"b\" match { dtypes: DTYPE_FP32 } action { codec: CODEC_NONE } }"
                   "rules { name: \"late\" action { codec: CODEC_INT4 } }",
-                  "rule 2 (\"late\") can never decide"},
+                  "rule 3 (\"late\") can never decide"},
         BadPolicy{"ByWorldSizes",
                   "rules { name: \"a\" match { world_size_max: 4 } action { codec: CODEC_NONE } }"
                   "rules { name: \"b\" match { world_size_min: 5 } action { codec: CODEC_NONE } }"
                   "rules { name: \"late\" match { world_size_min: 2 world_size_max: 8 } "
                   "action { codec: CODEC_INT4 } }",
-                  "rule 2 (\"late\") can never decide"}),
+                  "rule 3 (\"late\") can never decide"}),
     [](const auto& test) { return std::string(test.param.name); });
 
 TEST(CompiledPolicy, TakesRulesThatLeaveSomethingToTheNext) {
@@ -201,7 +201,7 @@ TEST(CompiledPolicy, RefusesAFieldOfANewerVersion) {
   v1::Match* match = policy.mutable_rules(0)->mutable_match();
   match->GetReflection()->MutableUnknownFields(match)->AddVarint(42, 1);
   EXPECT_THAT(std::string(CompileStatus(policy).message()),
-              HasSubstr("rule 0 (\"a\"): this version does not know field number 42"));
+              HasSubstr("rule 1 (\"a\"): this version does not know field number 42"));
 }
 
 // F37
@@ -212,7 +212,7 @@ TEST(CompiledPolicy, RefusesWhatTheBackendLacksAndListsWhatItHas) {
   const absl::Status int4 = status_of("rules { name: \"a\" action { codec: CODEC_INT4 } }");
   EXPECT_EQ(int4.code(), absl::StatusCode::kUnimplemented);
   EXPECT_THAT(std::string(int4.message()),
-              AllOf(HasSubstr("rule 0 (\"a\")"), HasSubstr("CODEC_INT4"),
+              AllOf(HasSubstr("rule 1 (\"a\")"), HasSubstr("CODEC_INT4"),
                     HasSubstr("it has int8 two_shot, none two_shot")));
   EXPECT_THAT(std::string(status_of("rules { name: \"a\" action { codec: CODEC_NONE algorithm: "
                                     "ALGORITHM_ONE_SHOT } }")
@@ -302,7 +302,7 @@ TEST(CompiledPolicy, RefusesAnEpilogueThatNoneOfTheTypesHas) {
   EXPECT_TRUE(status_of("").ok()) << status_of("");
   EXPECT_TRUE(status_of("dtypes: DTYPE_BF16 dtypes: DTYPE_FP32").ok());
   EXPECT_EQ(std::string(status_of("dtypes: DTYPE_FP32").message()),
-            "rule 0 (\"fused\"): match.epilogue EPILOGUE_RMS_NORM does not exist for any of "
+            "rule 1 (\"fused\"): match.epilogue EPILOGUE_RMS_NORM does not exist for any of "
             "match.dtypes on backend host");
 }
 
@@ -312,8 +312,8 @@ TEST(CompiledPolicy, RefusesARuleWhoseEpiloguesAreTaken) {
       "rules { name: \"b\" match { epilogue: EPILOGUE_NONE } action { codec: CODEC_INT8 } }"
       "rules { name: \"c\" action { codec: CODEC_NONE } }"));
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr("rule 2 (\"c\") can never decide: all that it matches is matched before by "
-                        "rule 0 (\"a\"), rule 1 (\"b\")"));
+              HasSubstr("rule 3 (\"c\") can never decide: all that it matches is matched before by "
+                        "rule 1 (\"a\"), rule 2 (\"b\")"));
 }
 
 TEST(Evaluate, TakesTheLibraryOnlyWhereItServesTheRanks) {
