@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/signalfd.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -143,15 +144,19 @@ int Serve(Config config) {
   return kExitOk;
 }
 
-// A descriptor that is missing among the first three would be the next file that is opened, and
-// get the log.
-void OpenMissingStandardStreams() {
-  int fd;
-  do {
-    fd = open("/dev/null", O_RDWR);
-  } while (fd >= 0 && fd <= STDERR_FILENO);
-  if (fd >= 0) close(fd);
+// A descriptor that is missing among the first three would be the next file that is opened, and get
+// the log: opened before the constructors of libraries, since libgrpc's open one. Input and output
+// the wrong way round, so that using them fails. The sanitizers are not set up yet.
+__attribute__((no_sanitize("address", "thread", "undefined"))) void OpenMissingStreams(int, char**,
+                                                                                       char**) {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+    if (syscall(SYS_fcntl, fd, F_GETFD) != -1) continue;
+    const int flags = fd == STDOUT_FILENO ? O_RDONLY : O_WRONLY;
+    if (syscall(SYS_openat, AT_FDCWD, "/dev/null", flags) != fd) _exit(kExitFailed);
+  }
 }
+__attribute__((section(".preinit_array"),
+               used)) void (*const kBeforeLibraries)(int, char**, char**) = &OpenMissingStreams;
 
 // What was asked for, on standard output.
 int Print(const std::string& text) {
@@ -198,7 +203,4 @@ int Main(const std::vector<std::string>& arguments) {
 }  // namespace
 }  // namespace qrd
 
-int main(int argc, char** argv) {
-  qrd::OpenMissingStandardStreams();
-  return qrd::Main({argv + std::min(argc, 1), argv + argc});
-}
+int main(int argc, char** argv) { return qrd::Main({argv + std::min(argc, 1), argv + argc}); }

@@ -224,6 +224,7 @@ bool UnixSocket::LastWords(qrd_status* status, std::string* text) {
   }
   *status = StatusOf(message.error());
   *text = message.error().message();
+  spoke_ = true;
   return true;
 }
 

@@ -44,6 +44,8 @@ class UnixSocket {
   // What the daemon said before it closed the connection on its own initiative, if anything. Only
   // after HungUp, and not during a Call. Never blocks.
   bool LastWords(qrd_status* status, std::string* text);
+  // Something was: the status of the call that failed is the daemon's own. As for Call.
+  bool spoke() const { return spoke_; }
 
   // Ends the connection for both sides; the descriptor stays, so that others may still poll it.
   // From any thread.
@@ -61,6 +63,7 @@ class UnixSocket {
 
   UniqueFd fd_;
   bool broken_ = false;
+  bool spoke_ = false;
 };
 
 }  // namespace qrd::client

@@ -126,7 +126,7 @@ qrd_status Comm::CallDaemon(const v1::ClientMessage& request, const char* what,
   }
   // A failure that ends the connection loses the daemon for everyone, with this call's text.
   if (status == QRD_OK || !socket_.HungUp()) return status;
-  const bool daemon_spoke = reply->has_error();
+  const bool daemon_spoke = reply->has_error() || socket_.spoke();
   MarkLost(daemon_spoke ? status : QRD_DAEMON_LOST, LastError());
   return FailLost();
 }
