@@ -285,8 +285,7 @@ bool CudaDriver::IsNonBlocking(Stream stream) {
     return false;
   }
   unsigned flags = 0;
-  return api_.StreamGetFlags != nullptr &&
-         api_.StreamGetFlags(stream, &flags) == cuda::kSuccess &&
+  return api_.StreamGetFlags != nullptr && api_.StreamGetFlags(stream, &flags) == cuda::kSuccess &&
          (flags & cuda::kStreamNonBlocking) != 0;
 }
 

@@ -74,8 +74,8 @@ class Engine {
   void SetSessionEndHook(
       std::function<void(uint64_t session_id, bool protocol_error, std::string reason)> hook);
 
-  // Called from the engine thread with a line for the log, about a failure or the end of a group; so
-  // many that a client cannot fill the log. Set before Start().
+  // Called from the engine thread with a line for the log, about a failure or the end of a group;
+  // so many that a client cannot fill the log. Set before Start().
   void SetReportHook(std::function<void(bool warning, std::string line)> hook);
 
   // Fills waiting_operations and queued_operations. Unknown sessions leave it as it is.
