@@ -71,7 +71,9 @@ class AllReduce {
       epilogue_.Prefetch(own);
       if (!exchange_.Meet()) return;
       exchange_.Acquire();
-      ReduceOwned(own);
+      const uint8_t* inbox = exchange_.Slot(exchange_.rank(), 0, wave_);
+      exchange_.NextRound();
+      if (own.elements != 0) Push(ReduceOwned(inbox, own));
       PrefetchOperands(index);
       PrefetchTile<kDtype>(Input(),
                            OwnedTile(args_, NextRank(exchange_.rank()), TileOfStep(step + 1)));
@@ -97,27 +99,34 @@ class AllReduce {
   // Sharded rows: the first half of two_shot. An owner gets the tiles that its rows touch, whole,
   // and keeps what is its own.
   QRD_DEVICE void Scatter(const RmsNormArgs& norm) {
-#pragma unroll 1
-    for (uint32_t step = 0; step < args_.steps; ++step) {
-      const uint64_t first = (uint64_t{step} * args_.blocks + exchange_.block()) * args_.turn_tiles;
-      SendTurn(norm, first);
-      const TileSpan own = wave_ < args_.turn_tiles
-                               ? OwnedRowsTile(args_, norm, exchange_.rank(), first + wave_)
-                               : TileSpan{0, 0};
-      PrefetchTile<kDtype>(Input(), own);
-      epilogue_.Prefetch(own);
+    const bool is_done = RunTurns(
+        [&](uint32_t owner, uint64_t index) { return OwnedRowsTile(args_, norm, owner, index); },
+        [&](const TileSpan& own) {
+          if (IsWhole(own)) {
+            SumDecoded<true, true>(own);
+          } else {
+            SumDecoded<false, true>(own);
+          }
+        });
+    if (is_done) exchange_.FinishPart(non_finite_);
+  }
+
+  // two_shot whose sums stay encoded, in the wire pools (kernel_args.h).
+  QRD_DEVICE void SumToWire() {
+    const bool is_done =
+        RunTurns([&](uint32_t owner, uint64_t index) { return OwnedTile(args_, owner, index); },
+                 [&](const TileSpan& own) {
+                   const uint8_t* inbox = exchange_.Slot(exchange_.rank(), 0, wave_);
+                   PutIntoPools(own, ReduceOwned(inbox, own));
+                 });
+    if (!is_done) return;
+    // Nobody's rows may begin before all ranks' tiles are in the pools.
+    if (!args_.has_all_ranks) {
       if (!exchange_.Meet()) return;
       exchange_.Acquire();
-      if (own.elements != 0) {
-        if (IsWhole(own)) {
-          SumDecoded<true, true>(own);
-        } else {
-          SumDecoded<false, true>(own);
-        }
-      }
       exchange_.NextRound();
     }
-    exchange_.FinishPart(non_finite_);
+    exchange_.Finish(non_finite_);
   }
 
  private:
@@ -162,15 +171,36 @@ class AllReduce {
     WaveBarrier();
   }
 
+  // The first half of two_shot, for any cut: tile_of(owner, index) of every owner goes to it, and
+  // reduce(own) gets each tile of the rank's own, when all have sent theirs. False: give up.
+  template <typename TileOf, typename Reduce>
+  QRD_DEVICE bool RunTurns(const TileOf& tile_of, const Reduce& reduce) {
+#pragma unroll 1
+    for (uint32_t step = 0; step < args_.steps; ++step) {
+      const uint64_t first = (uint64_t{step} * args_.blocks + exchange_.block()) * args_.turn_tiles;
+      SendTurn(tile_of, first);
+      const TileSpan own =
+          wave_ < args_.turn_tiles ? tile_of(exchange_.rank(), first + wave_) : TileSpan{0, 0};
+      PrefetchTile<kDtype>(Input(), own);
+      epilogue_.Prefetch(own);
+      if (!exchange_.Meet()) return false;
+      exchange_.Acquire();
+      if (own.elements != 0) reduce(own);
+      exchange_.NextRound();
+    }
+    return true;
+  }
+
   // Tiles `first` to first + turn_tiles - 1 of every other owner, encoded by all waves in turn: few
   // tiles of many owners keep them all busy.
-  QRD_DEVICE void SendTurn(const RmsNormArgs& norm, uint64_t first) const {
+  template <typename TileOf>
+  QRD_DEVICE void SendTurn(const TileOf& tile_of, uint64_t first) const {
     const uint32_t tiles = args_.turn_tiles, sends = (args_.world_size - 1) * tiles;
 #pragma unroll 1
     for (uint32_t i = wave_; i < sends; i += kWaves) {
       uint32_t owner = exchange_.rank() + 1 + i / tiles;
       if (owner >= args_.world_size) owner -= args_.world_size;
-      SendTile(owner, i % tiles, OwnedRowsTile(args_, norm, owner, first + i % tiles));
+      SendTile(owner, i % tiles, tile_of(owner, first + i % tiles));
     }
   }
 
@@ -181,6 +211,17 @@ class AllReduce {
     for (uint32_t peer = NextRank(exchange_.rank()); peer != exchange_.rank();
          peer = NextRank(peer)) {
       CopyTile<true>(scratch_, bytes, exchange_.Slot(peer, exchange_.rank(), wave_));
+    }
+    WaveBarrier();
+  }
+
+  // The tile in scratch, to its place in every wire pool.
+  QRD_DEVICE void PutIntoPools(const TileSpan& span, uint32_t bytes) const {
+    WaveBarrier();
+#pragma unroll 1
+    for (uint32_t pool = 0; pool < args_.wire_pool_count; ++pool) {
+      CopyTile<true>(scratch_, bytes,
+                     args_.wire_pools[pool] + span.first / kTile * uint64_t{Format::kBytes});
     }
     WaveBarrier();
   }
@@ -255,18 +296,15 @@ class AllReduce {
     }
   }
 
-  // two_shot, second phase: from the first round's inbox to the second's.
-  QRD_DEVICE void ReduceOwned(const TileSpan& span) {
-    const uint8_t* inbox = exchange_.Slot(exchange_.rank(), 0, wave_);
-    exchange_.NextRound();
-    if (span.elements == 0) return;
+  // two_shot, second phase: from the inbox to scratch. Returns the bytes there.
+  QRD_DEVICE uint32_t ReduceOwned(const uint8_t* inbox, const TileSpan& span) {
     const uint32_t groups = IsWhole(span) ? Format::kGroups : Format::GroupsOf(span.elements);
     if (IsWhole(span)) {
       ReduceTile<true>(inbox, groups, span);
     } else {
       ReduceTile<false>(inbox, groups, span);
     }
-    Push(groups * Format::kGroupBytes);
+    return groups * Format::kGroupBytes;
   }
 
   template <bool kWhole>

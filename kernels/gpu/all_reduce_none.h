@@ -77,11 +77,35 @@ class AllReduceNone {
     if (!exchange_.Meet()) return;
     exchange_.Acquire();
     exchange_.NextRound();
-    const uint32_t rank = exchange_.rank();
+    ReduceSteps();
+    // Nobody goes on before all have finished with its tensors.
+    if (!exchange_.Meet()) return;
+    exchange_.NextRound();
+    exchange_.Finish(non_finite_);
+  }
+
+  // Inputs of one device to its wire pool. A launch of all ranks begins when all are ready.
+  QRD_DEVICE void SumToWire() {
+    if (!args_.has_all_ranks) {
+      if (!exchange_.Meet()) return;
+      exchange_.Acquire();
+      exchange_.NextRound();
+    }
+    ReduceSteps();
+    if (!args_.has_all_ranks) {
+      if (!exchange_.Meet()) return;
+      exchange_.Acquire();
+      exchange_.NextRound();
+    }
+    exchange_.Finish(non_finite_);
+  }
+
+ private:
+  QRD_DEVICE void ReduceSteps() {
 #pragma unroll 1
     for (uint32_t step = 0; step < args_.steps; ++step) {
-      const TileSpan span = OwnedTile(
-          args_, rank, (uint64_t{step} * args_.blocks + exchange_.block()) * kWaves + wave_);
+      const uint64_t index = (uint64_t{step} * args_.blocks + exchange_.block()) * kWaves + wave_;
+      const TileSpan span = OwnedTile(args_, exchange_.rank(), index);
       if (args_.aligned && span.elements == kTile) {
         ReduceDirect<true>(span);
       } else if (span.elements != 0) {
@@ -91,13 +115,8 @@ class AllReduceNone {
       // more.
       BlockBarrier();
     }
-    // Nobody goes on before all have finished with its tensors.
-    if (!exchange_.Meet()) return;
-    exchange_.NextRound();
-    exchange_.Finish(non_finite_);
   }
 
- private:
   QRD_DEVICE void TwoShotByRows() {
     if (!exchange_.Meet()) return;
     exchange_.Acquire();

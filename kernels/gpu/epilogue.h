@@ -50,6 +50,33 @@ class IdentityEpilogue {
   const AllReduceArgs& args_;
 };
 
+// The sums go to the wire pool: without a codec from here, for all ranks once; else the collective
+// puts them there, encoded.
+template <Dtype kDtype, bool kHasCodec>
+class WireEpilogue {
+ public:
+  static constexpr bool kHasResidual = false;
+  struct Operand {};
+
+  QRD_DEVICE WireEpilogue(const AllReduceArgs& args, uint32_t) : args_(args) {}
+
+  QRD_DEVICE bool Owns(const TileSpan&, uint32_t) const { return true; }
+  QRD_DEVICE void Prefetch(const TileSpan&) const {}
+  template <bool kWhole>
+  QRD_DEVICE Operand Load(uint32_t, const TileSpan&, uint32_t) const {
+    return {};
+  }
+  template <bool kWhole>
+  QRD_DEVICE void Store(uint32_t rank, const TileSpan& span, uint32_t octet, const Operand&,
+                        const Octet<kDtype>& value) const {
+    if (kHasCodec || rank != 0) return;
+    StoreTileOctet<kDtype, kWhole>(args_.wire_pools[0], span, octet, value);
+  }
+
+ private:
+  const AllReduceArgs& args_;
+};
+
 // The sum with the residual, in residual_out; the norm is another kernel's, or another function's.
 template <Dtype kDtype>
 class ResidualEpilogue {

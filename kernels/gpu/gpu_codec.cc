@@ -91,9 +91,13 @@ absl::Status LoadKernels(std::span<const int> devices) {
         }
         const RmsNormKernelTable* fused = RmsNormKernelsOf(codec, dtype);
         if (fused == nullptr) continue;
-        for (const void* kernel : {fused->one_shot, fused->two_shot, fused->scatter}) {
-          if (kernel == nullptr) continue;
-          status.Update(LoadKernel(kernel, true, codec, dtype));
+        static_assert(sizeof(RmsNormKernelTable) == 6 * sizeof(void*));  // all of them
+        for (const void* kernel :
+             {fused->one_shot, fused->two_shot, fused->scatter, fused->sum_to_wire}) {
+          if (kernel != nullptr) status.Update(LoadKernel(kernel, true, codec, dtype));
+        }
+        for (const void* kernel : {fused->wire_rows, fused->wide_wire_rows}) {
+          status.Update(LoadKernel(kernel, false, codec, dtype));
         }
       }
     }

@@ -19,6 +19,8 @@ constexpr uint64_t RoundUp(uint64_t bytes) {
   return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
 }
 constexpr uint64_t kControlBytes = RoundUp(sizeof(Control));
+// bf16 of 16 Mi elements, int8 of 31, int4 of 59; for more see LaunchOnDevice().
+constexpr uint64_t kWirePoolBytesMax = uint64_t{32} << 20;
 
 }  // namespace
 
@@ -106,6 +108,13 @@ absl::Status GpuCollective::ChooseBlocks() {
     blocks_most = std::max(blocks_most, of_codec);
   }
   inbox_bytes_ = InboxBytes(blocks_most, world_size(), waves_);
+  // What the poorest device has left.
+  wire_pool_bytes_ = kWirePoolBytesMax;
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    const uint64_t used = RanksOn(i).size() * (kControlBytes + inbox_bytes_);
+    const uint64_t left = options_.pool_bytes_max > used ? options_.pool_bytes_max - used : 0;
+    wire_pool_bytes_ = std::min(wire_pool_bytes_, left / kPageBytes * kPageBytes);
+  }
   return absl::OkStatus();
 }
 
@@ -139,7 +148,7 @@ absl::Status GpuCollective::AllocatePools() {
     QRD_RETURN_IF_RUNTIME_ERROR(device.error());
     const std::vector<uint32_t> ranks = RanksOn(i);
     Pool& pool = pools_[i];
-    pool.bytes = ranks.size() * (kControlBytes + inbox_bytes_);
+    pool.bytes = ranks.size() * (kControlBytes + inbox_bytes_) + wire_pool_bytes_;
     void* memory = nullptr;
     // Uncached memory is for peers; ranks of one device share its caches.
     const hipError_t error =
@@ -154,6 +163,7 @@ absl::Status GpuCollective::AllocatePools() {
       controls_[ranks[k]] = reinterpret_cast<Control*>(pool.memory + k * kControlBytes);
       inboxes_[ranks[k]] = pool.memory + ranks.size() * kControlBytes + k * inbox_bytes_;
     }
+    wire_pools_[i] = pool.memory + ranks.size() * (kControlBytes + inbox_bytes_);
   }
   const size_t status_bytes = size_t{options_.result_slots} * world_size() * sizeof(RankStatus);
   QRD_RETURN_IF_RUNTIME_ERROR(hipHostMalloc(&host_block_, status_bytes + sizeof(RankStatus),
@@ -189,6 +199,8 @@ AllReduceArgs GpuCollective::MakeArgs(const LaunchParams& params, uint32_t resul
     addresses |=
         reinterpret_cast<uintptr_t>(args.inputs[r]) | reinterpret_cast<uintptr_t>(args.outputs[r]);
   }
+  std::ranges::copy(wire_pools_, args.wire_pools);
+  args.wire_pool_count = static_cast<uint32_t>(devices_.size());
   args.status = status_ + size_t{result_slot} * world_size();
   args.abort = abort_;
   args.count = params.count;
@@ -239,7 +251,9 @@ absl::Status GpuCollective::LaunchRanks(const LaunchParams& params, uint32_t ran
   std::ranges::copy(done, args.reduce.done);
   if (params.epilogue == Epilogue::kRmsNorm) {
     args.norm = MakeRmsNormArgs(params.rms_norm, params.world_size);
-    PlanRows(params.codec, params.algorithm, blocks_[static_cast<size_t>(params.codec)], &args);
+    if (!KeepsWire(params)) {
+      PlanRows(params.codec, params.algorithm, blocks_[static_cast<size_t>(params.codec)], &args);
+    }
   }
   for (size_t i = 0; i < devices_.size(); ++i) {
     args.reduce.local_count = 0;
@@ -248,9 +262,10 @@ absl::Status GpuCollective::LaunchRanks(const LaunchParams& params, uint32_t ran
       args.reduce.local[args.reduce.local_count++] = static_cast<uint8_t>(rank);
     }
     if (args.reduce.local_count == 0) continue;
+    args.reduce.has_all_ranks = args.reduce.local_count == world_size();
     const ScopedDevice device(devices_[i]);
     QRD_RETURN_IF_RUNTIME_ERROR(device.error());
-    if (absl::Status status = LaunchOnDevice(params, &args, streams[i]); !status.ok()) {
+    if (absl::Status status = LaunchOnDevice(params, &args, i, streams[i]); !status.ok()) {
       return status;
     }
   }
@@ -284,8 +299,22 @@ absl::Status GpuCollective::LaunchSharded(const LaunchParams& params, RmsNormRed
                      "hipLaunchCooperativeKernel");
 }
 
+bool GpuCollective::KeepsWire(const LaunchParams& params) const {
+  return gpu::KeepsWire(params.codec, params.algorithm, params.dtype, params.rms_norm,
+                        params.world_size, devices_.size() == 1, wire_pool_bytes_);
+}
+
+absl::Status GpuCollective::LaunchThroughWire(const LaunchParams& params, RmsNormReduceArgs args,
+                                              size_t device_index, hipStream_t stream) const {
+  PlanSumToWire(params.codec, waves_, blocks_[static_cast<size_t>(params.codec)], &args.reduce);
+  const void* sum_to_wire = RmsNormKernelsOf(params.codec, params.dtype)->sum_to_wire;
+  void* arguments[] = {&args.reduce};
+  QRD_RETURN_IF_RUNTIME_ERROR(LaunchCollective(sum_to_wire, args.reduce, arguments, stream));
+  return LaunchWireRows(params.codec, params.dtype, args, wire_pools_[device_index], stream);
+}
+
 absl::Status GpuCollective::LaunchOnDevice(const LaunchParams& params, RmsNormReduceArgs* args,
-                                           hipStream_t stream) const {
+                                           size_t device_index, hipStream_t stream) const {
   const bool has_norm = params.epilogue == Epilogue::kRmsNorm;
   if (params.world_size == 1) {
     if (has_norm)
@@ -298,6 +327,9 @@ absl::Status GpuCollective::LaunchOnDevice(const LaunchParams& params, RmsNormRe
   }
   if (has_norm && params.rms_norm.residual_layout == ResidualLayout::kSharded) {
     return LaunchSharded(params, *args, stream);
+  }
+  if (has_norm && KeepsWire(params)) {
+    return LaunchThroughWire(params, *args, device_index, stream);
   }
   const bool one_shot = params.algorithm == Algorithm::kOneShot;
   const void* kernel = nullptr;
@@ -362,9 +394,9 @@ bool GpuCollective::CountIsLast(const LaunchParams& params) const {
   return false;
 #endif
   if (!IsCounted(params)) return false;
-  return params.epilogue == Epilogue::kNone ||
-         params.rms_norm.residual_layout == ResidualLayout::kSharded ||
-         IsOneKernel(params.codec, params.algorithm, devices_.size() == 1);
+  if (params.epilogue == Epilogue::kNone) return true;
+  if (params.rms_norm.residual_layout == ResidualLayout::kSharded) return true;
+  return !KeepsWire(params) && IsOneKernel(params.codec, params.algorithm, devices_.size() == 1);
 }
 
 bool GpuCollective::HasFinished(uint32_t result_slot, uint32_t count) const {

@@ -85,6 +85,8 @@ class GpuCollective {
   const std::vector<int>& devices() const { return devices_; }
   uint32_t world_size() const { return static_cast<uint32_t>(options_.device_of_rank.size()); }
   uint64_t pool_bytes(size_t device_index) const { return pools_[device_index].bytes; }
+  // Of them on every device: room for sums that a norm follows (kernels/gpu/kernel_args.h).
+  uint64_t wire_pool_bytes() const { return wire_pool_bytes_; }
 
  private:
   struct Pool {
@@ -99,7 +101,10 @@ class GpuCollective {
   absl::Status AllocatePools();
   AllReduceArgs MakeArgs(const LaunchParams& params, uint32_t result_slot) const;
   absl::Status LaunchOnDevice(const LaunchParams& params, RmsNormReduceArgs* args,
-                              hipStream_t stream) const;
+                              size_t device_index, hipStream_t stream) const;
+  bool KeepsWire(const LaunchParams& params) const;
+  absl::Status LaunchThroughWire(const LaunchParams& params, RmsNormReduceArgs args,
+                                 size_t device_index, hipStream_t stream) const;
   absl::Status LaunchSharded(const LaunchParams& params, RmsNormReduceArgs args,
                              hipStream_t stream) const;
   std::vector<uint32_t> RanksOn(size_t device_index) const;
@@ -109,11 +114,13 @@ class GpuCollective {
   std::vector<Pool> pools_;   // one a device
   Control* controls_[kWorldSizeMax] = {};
   uint8_t* inboxes_[kWorldSizeMax] = {};
+  uint8_t* wire_pools_[kWorldSizeMax] = {};  // of each device
   void* host_block_ = nullptr;  // RankStatus of all slots and ranks, then the abort word
   RankStatus* status_ = nullptr;
   uint32_t* abort_ = nullptr;
   std::array<uint32_t, kCodecCount> blocks_ = {};  // of a rank, by codec
   uint64_t inbox_bytes_ = 0;                       // of a rank
+  uint64_t wire_pool_bytes_ = 0;                   // of a device
   uint32_t waves_ = 0;
 };
 
@@ -140,6 +147,9 @@ absl::Status LaunchAddRmsNorm(Dtype dtype, const RmsNormParams& params,
                               std::span<const void* const> reduced, hipStream_t stream);
 // The ranks of a launch whose residual_out has the sum with the residual: what follows it.
 absl::Status LaunchNorm(Dtype dtype, const RmsNormReduceArgs& args, hipStream_t stream);
+// The ranks of a launch whose sums are in `wire`, as in a wire pool: residual, norm, quantization.
+absl::Status LaunchWireRows(Codec codec, Dtype dtype, const RmsNormReduceArgs& args,
+                            const uint8_t* wire, hipStream_t stream);
 // out8 and scales of `mirror`.
 absl::Status LaunchQuantizeFp8(Dtype dtype, const RmsNormParams& params, uint32_t ranks,
                                hipStream_t stream);

@@ -71,6 +71,24 @@ absl::Status LaunchNorm(Dtype dtype, const RmsNormReduceArgs& args, hipStream_t 
   return LaunchRows(kernels->norm, rows, stream);
 }
 
+absl::Status LaunchWireRows(Codec codec, Dtype dtype, const RmsNormReduceArgs& args,
+                            const uint8_t* wire, hipStream_t stream) {
+  const RmsNormKernelTable* kernels = RmsNormKernelsOf(codec, dtype);
+  if (kernels == nullptr) return NotBuilt(dtype);
+  RowsArgs rows = {};
+  rows.norm = args.norm;
+  rows.wire = wire;
+  rows.local_count = args.reduce.local_count;
+  std::ranges::copy(args.reduce.local, rows.local);
+  const void* kernel =
+      rows.norm.hidden <= kNarrowHidden ? kernels->wire_rows : kernels->wide_wire_rows;
+  const uint64_t blocks = std::min(rows.norm.tokens * rows.local_count, kRowsGridBlocks);
+  void* arguments[] = {&rows};
+  return FromRuntime(hipLaunchKernel(kernel, dim3(static_cast<uint32_t>(blocks)),
+                                     dim3(kBlockThreads), arguments, 0, stream),
+                     "hipLaunchKernel");
+}
+
 absl::Status LaunchQuantizeFp8(Dtype dtype, const RmsNormParams& params, uint32_t ranks,
                                hipStream_t stream) {
   const RowsKernelTable* kernels = RowsKernelsOf(dtype);

@@ -16,8 +16,20 @@
 // Rows. A norm takes a row when all its elements are there. Codec none, one_shot: the rows are cut
 // into groups, and whoever brings the last tile that touches a group takes its rows; the counters
 // are the rank's own and are back at 0 when the operation ends, so graphs replay. two_shot on one
-// device: blocks reduce whole rows (reduce_rows.h). All others: a kernel of rows follows. A sharded
-// residual: owned_rows.h.
+// device, few rows: blocks reduce whole rows (reduce_rows.h). All others: a kernel of rows follows.
+// A sharded residual: owned_rows.h.
+//
+// Wire pools. With two_shot and a codec the sums stay encoded until the rows' kernel decodes them
+// (wire_rows.h): an owner puts its tiles into the wire pool of every device. Without a codec, on
+// one device, many rows of many ranks go that way, too, as they are (KeepsWire()). A rank does so
+// only after it has met all others in the same operation, whose streams have then passed the rows'
+// kernels of the operation before: the pool is free.
+//
+// Wire pools. With two_shot and a codec the sums stay encoded until the rows' kernel decodes them
+// (wire_rows.h): an owner puts its tiles into the wire pool of every device. Without a codec, on
+// one device, many rows of many ranks go that way, too, as they are (KeepsWire()). A rank does so
+// only after it has met all others in the same operation, whose streams have then passed the rows'
+// kernels of the operation before: the pool is free.
 //
 // Thread safety: plain data. Ownership: kernels/gpu/gpu_collective.h owns all of it.
 #pragma once
@@ -39,6 +51,11 @@ inline constexpr uint32_t kRowsBlocks = 3;  // of the kernels of rows
 inline constexpr uint32_t kRowsBlocks = 2;
 constexpr uint32_t BlocksPerProcessor(Codec) { return 2; }  // with 3, lp3 spills on gfx942
 #endif
+// Of wire_rows.h, on every GPU: rows up to kNarrowHidden, and any.
+constexpr uint32_t WireRowsBlocks(Codec codec, bool is_wide) {
+  return is_wide ? 2 : codec == Codec::kNone ? 4 : 5;
+}
+inline constexpr uint32_t kNarrowHidden = 8192;
 inline constexpr uint32_t kBlocksPerRankMax = 2048;
 // A tile of any codec, or 2048 bytes of a tensor.
 inline constexpr uint32_t kSlotBytes = 2176;
@@ -75,7 +92,8 @@ struct AllReduceArgs {
   void* outputs[kWorldSizeMax];
   Control* controls[kWorldSizeMax];
   uint8_t* inboxes[kWorldSizeMax];
-  RankStatus* status;  // of all ranks, host memory
+  uint8_t* wire_pools[kWorldSizeMax];  // of every device
+  RankStatus* status;                  // of all ranks, host memory
   // Host memory, null: none. The rank's last block stores 1, release, when all its results are
   // there. Not stored by who gives up.
   uint32_t* done[kWorldSizeMax];
@@ -86,14 +104,16 @@ struct AllReduceArgs {
   uint32_t tiles_extra;  // ranks that own one more
   uint32_t steps;        // turns of each block
   uint32_t world_size;
-  uint32_t blocks;       // of each rank
-  uint32_t turn_tiles;   // AllReduce::Scatter: of an owner, a block and a step; a wave each at most
+  uint32_t blocks;      // of each rank
+  uint32_t turn_tiles;  // AllReduce::RunTurns: of an owner, a block and a step; a wave each at most
   uint32_t local_count;  // ranks in this launch
+  uint32_t wire_pool_count;
   uint8_t local[kWorldSizeMax];
   bool average;
   bool aligned;  // all tensors are aligned to 16
   // Codec none, two_shot, with an epilogue: blocks may read and write the tensors of all ranks.
   bool direct;
+  bool has_all_ranks;  // this launch has: what follows it on the stream sees what all of them did
 };
 
 // RmsNormParams for kernels.
@@ -127,6 +147,7 @@ struct RmsNormReduceArgs {
 struct RowsArgs {
   RmsNormArgs norm;
   const void* reduced[kWorldSizeMax];  // what the residual is added to
+  const uint8_t* wire;                 // or (wire_rows) that, as in a wire pool: tile after tile
   uint32_t pass_rows;                  // of a block at a time, at most 2
   uint32_t local_count;                // ranks in this launch
   uint8_t local[kWorldSizeMax];
@@ -158,6 +179,11 @@ struct RmsNormKernelTable {
   const void* one_shot;
   const void* two_shot;
   const void* scatter;  // sharded, with a codec: residual_out of the own rows; owned_rows follows
+  // two_shot, the sums to the wire pools (AllReduceArgs), then their rows (RowsArgs), up to
+  // kNarrowHidden and any.
+  const void* sum_to_wire;
+  const void* wire_rows;
+  const void* wide_wire_rows;
 };
 // RowsArgs by value; the last two: RmsNormReduceArgs.
 struct RowsKernelTable {

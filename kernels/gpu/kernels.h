@@ -12,6 +12,7 @@
 #include "kernels/gpu/epilogue.h"
 #include "kernels/gpu/kernel_args.h"
 #include "kernels/gpu/owned_rows.h"
+#include "kernels/gpu/wire_rows.h"
 
 namespace qrd::gpu {
 
@@ -49,6 +50,13 @@ struct Entry {
       AllReduce<kCodec, kDtype, OwnRowsEpilogue<kDtype>> run(args);
       run.Scatter(args.norm);
     }
+  }
+  static QRD_DEVICE void RunSumToWire(const AllReduceArgs& args) {
+    using Epilogue = WireEpilogue<kDtype, !kNone>;
+    using Collective = std::conditional_t<kNone, AllReduceNone<kDtype, Epilogue>,
+                                          AllReduce<kCodec, kDtype, Epilogue>>;
+    Collective run(args);
+    run.SumToWire();
   }
   template <bool kFromFloats>
   static QRD_DEVICE void Encode(const CodecArgs& args) {
@@ -94,6 +102,16 @@ QRD_KERNEL(kBlockThreads, BlocksPerProcessor(kCodec))
 ScatterKernel(const RmsNormReduceArgs args) {
   Entry<kCodec, kDtype>::RunScatter(args);
 }
+template <Codec kCodec, Dtype kDtype>
+QRD_KERNEL(kBlockThreads, BlocksPerProcessor(kCodec))
+SumToWireKernel(const AllReduceArgs args) {
+  Entry<kCodec, kDtype>::RunSumToWire(args);
+}
+template <Codec kCodec, Dtype kDtype, bool kWide>
+QRD_KERNEL(kBlockThreads, WireRowsBlocks(kCodec, kWide))
+WireRowsKernel(const RowsArgs args) {
+  RunWireRows<kCodec, kDtype, kWide>(args);
+}
 template <Dtype kDtype, bool kSums>
 QRD_KERNEL(kBlockThreads, BlocksPerProcessor(Codec::kNone))
 OwnedRowsKernel(const RmsNormReduceArgs args) {
@@ -107,6 +125,15 @@ const void* ScatterOf() {
   } else {
     return reinterpret_cast<const void*>(&ScatterKernel<kCodec, kDtype>);
   }
+}
+template <Codec kCodec, Dtype kDtype>
+RmsNormKernelTable MakeRmsNormTable() {
+  return {reinterpret_cast<const void*>(&OneShotRmsNormKernel<kCodec, kDtype>),
+          reinterpret_cast<const void*>(&TwoShotRmsNormKernel<kCodec, kDtype>),
+          ScatterOf<kCodec, kDtype>(),
+          reinterpret_cast<const void*>(&SumToWireKernel<kCodec, kDtype>),
+          reinterpret_cast<const void*>(&WireRowsKernel<kCodec, kDtype, false>),
+          reinterpret_cast<const void*>(&WireRowsKernel<kCodec, kDtype, true>)};
 }
 template <Dtype kDtype, RowSource kSource>
 QRD_KERNEL(kBlockThreads, kRowsBlocks)
@@ -133,14 +160,11 @@ template <Dtype kDtype>
 const RowsKernelTable& RowsTableOf();
 
 // NOLINTBEGIN(cppcoreguidelines-macro-usage)
-#define QRD_GPU_RMS_NORM_INSTANCE(codec, dtype)                                           \
-  template <>                                                                             \
-  const RmsNormKernelTable& RmsNormTableOf<Codec::codec, Dtype::dtype>() {                \
-    static const RmsNormKernelTable table = {                                             \
-        reinterpret_cast<const void*>(&OneShotRmsNormKernel<Codec::codec, Dtype::dtype>), \
-        reinterpret_cast<const void*>(&TwoShotRmsNormKernel<Codec::codec, Dtype::dtype>), \
-        ScatterOf<Codec::codec, Dtype::dtype>()};                                         \
-    return table;                                                                         \
+#define QRD_GPU_RMS_NORM_INSTANCE(codec, dtype)                                             \
+  template <>                                                                               \
+  const RmsNormKernelTable& RmsNormTableOf<Codec::codec, Dtype::dtype>() {                  \
+    static const RmsNormKernelTable table = MakeRmsNormTable<Codec::codec, Dtype::dtype>(); \
+    return table;                                                                           \
   }
 #define QRD_GPU_ROWS_INSTANCE(dtype)                                                   \
   template <>                                                                          \

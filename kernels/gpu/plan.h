@@ -73,7 +73,8 @@ inline RmsNormArgs MakeRmsNormArgs(const RmsNormParams& params, uint32_t world_s
   return args;
 }
 
-// Whether a collective with a norm is one kernel; else one of rows follows.
+// Whether a collective with a norm that does not keep its wire is one kernel; else one of rows
+// follows.
 inline bool IsOneKernel(Codec codec, Algorithm algorithm, bool direct) {
   return codec == Codec::kNone && (algorithm == Algorithm::kOneShot || direct);
 }
@@ -99,7 +100,35 @@ inline void PlanRows(Codec codec, Algorithm algorithm, uint32_t blocks_max,
       std::clamp<uint64_t>((items + reduce.world_size - 1) / reduce.world_size, 1, blocks_max));
 }
 
-// Sharded: the blocks and steps that bring the tiles of each owner's rows (AllReduce::Scatter).
+// Whether the sums of a collective with a norm go through wire pools of `pool_bytes`. Without a
+// codec: rows of all ranks, from which on two kernels are faster than one, measured on an H200.
+inline bool KeepsWire(Codec codec, Algorithm algorithm, Dtype dtype, const RmsNormParams& norm,
+                      uint32_t world_size, bool direct, uint64_t pool_bytes) {
+  constexpr uint64_t kManyRows = 1536;
+  if (algorithm != Algorithm::kTwoShot) return false;
+  if (codec == Codec::kNone && (!direct || norm.tokens * world_size < kManyRows)) return false;
+  // A tile is written 16 bytes at a time.
+  return (EncodedBytes(codec, dtype, norm.tokens * norm.hidden) + 15) / 16 * 16 <= pool_bytes;
+}
+
+// AllReduce::RunTurns: the blocks and steps that bring up to `tiles_most` tiles of each owner.
+inline void PlanTurns(uint64_t tiles_most, uint32_t waves, uint32_t blocks_max,
+                      AllReduceArgs* args) {
+  // All blocks, before any has more than a tile a turn: then its waves share the encoding.
+  args->turn_tiles = static_cast<uint32_t>(
+      std::clamp<uint64_t>((tiles_most + blocks_max - 1) / blocks_max, 1, waves));
+  const uint64_t turns = (tiles_most + args->turn_tiles - 1) / args->turn_tiles;
+  args->blocks = static_cast<uint32_t>(std::min<uint64_t>(turns, blocks_max));
+  args->steps = static_cast<uint32_t>((turns + args->blocks - 1) / args->blocks);
+}
+
+// After PlanSteps for two_shot: with a codec the same tiles, over all blocks.
+inline void PlanSumToWire(Codec codec, uint32_t waves, uint32_t blocks_max, AllReduceArgs* args) {
+  if (codec == Codec::kNone) return;
+  PlanTurns(args->tiles_each + (args->tiles_extra != 0 ? 1 : 0), waves, blocks_max, args);
+}
+
+// Sharded: the tiles of each owner's rows (AllReduce::Scatter).
 inline void PlanScatter(uint32_t waves, uint32_t blocks_max, RmsNormReduceArgs* args) {
   uint64_t tiles_most = 1;
   for (uint32_t owner = 0; owner < args->reduce.world_size; ++owner) {
@@ -108,13 +137,7 @@ inline void PlanScatter(uint32_t waves, uint32_t blocks_max, RmsNormReduceArgs* 
     tiles_most = std::max(tiles_most, TileCount(rows.last * args->norm.hidden) -
                                           rows.first * args->norm.hidden / kTileElements);
   }
-  // All blocks, before any has more than a tile a turn: then its waves share the encoding.
-  args->reduce.turn_tiles = static_cast<uint32_t>(
-      std::clamp<uint64_t>((tiles_most + blocks_max - 1) / blocks_max, 1, waves));
-  const uint64_t turns = (tiles_most + args->reduce.turn_tiles - 1) / args->reduce.turn_tiles;
-  args->reduce.blocks = static_cast<uint32_t>(std::min<uint64_t>(turns, blocks_max));
-  args->reduce.steps =
-      static_cast<uint32_t>((turns + args->reduce.blocks - 1) / args->reduce.blocks);
+  PlanTurns(tiles_most, waves, blocks_max, &args->reduce);
 }
 // Sharded: the blocks that take each owner's rows (owned_rows.h), two at a time once there are
 // enough for all blocks.

@@ -55,6 +55,8 @@ for codec in "${codecs[@]}"; do
     }
     function short(s,  n) {
       if (s ~ /OwnedRowsKernel/) return s ~ /ELb1E/ ? "owned_sums" : "owned_rows"
+      if (s ~ /WireRowsKernel/) return s ~ /ELb1E/ ? "wide_wire_rows" : "wire_rows"
+      if (s ~ /SumToWireKernel/) return "SumToWire"
       if (s ~ /RowsKernel/) return s ~ /RowSourceE1E/ ? "add_rms_norm" : s ~ /RowSourceE0E/ ? "norm" : "quantize"
       if (s ~ /ScatterKernel/) return "Scatter"
       match(s, /(OneShot|TwoShot|Encode|Decode)(RmsNorm)?Kernel/)

@@ -25,6 +25,7 @@ inline constexpr uint32_t kRowSlots = 8;
 inline constexpr uint32_t kRowWaves = kBlockThreads / kWaveLanes;
 inline constexpr uint32_t kSlotElements = kBlockThreads * kOctet;
 static_assert(kRowSlots * kSlotElements == kHiddenMax);
+static_assert(kRowSlots / 2 * kSlotElements == kNarrowHidden);
 
 struct RowShared {
   // Two sets in turn: a barrier a use is enough.
@@ -49,8 +50,9 @@ enum class RowSource {
   kNormed,   // the norm is there: FP8 only
 };
 
-// kToAll: the rank's results go to all ranks; a pass has rows of one rank.
-template <Dtype kDtype, bool kToAll = false>
+// kToAll: the rank's results go to all ranks; a pass has rows of one rank. kNarrow: a pass is one
+// row of at most half of the slots, which takes fewer registers.
+template <Dtype kDtype, bool kToAll = false, bool kNarrow = false>
 class Rows {
  public:
   QRD_DEVICE Rows(const RmsNormArgs& args, uint32_t rank, RowShared& shared)
@@ -58,7 +60,7 @@ class Rows {
         first_rank_(rank),
         second_rank_(rank),
         octets_(args.hidden / kOctet),
-        is_wide_(args.hidden > kRowSlots / 2 * kSlotElements),
+        is_wide_(!kNarrow && args.hidden > kRowSlots / 2 * kSlotElements),
         shared_(shared) {}
 
   // Rows of a pass.
@@ -78,6 +80,20 @@ class Rows {
   }
 
   static constexpr uint32_t kHalf = kRowSlots / 2;
+
+  // Row `row` for rank `rank`. `source` has the sums: Load(element), early, then Finish() of what
+  // that gave.
+  template <typename Source>
+  QRD_DEVICE void RunFrom(const Source& source, uint64_t row, uint32_t rank) {
+    first_rank_ = second_rank_ = rank;
+    first_ = second_ = row * args_.hidden;
+    has_second_ = false;
+    set_ ^= 1;
+    Octet<kDtype> x[kRowSlots];
+    AddFrom(source, x);
+    Normalize(x);
+    Quantize(row, row, x);
+  }
 
   // The sum of a row of all ranks' inputs, rounded; kSlots: kRowSlots for wide rows, else half.
   template <uint32_t kSlots>
@@ -184,6 +200,7 @@ class Rows {
   }
   // Some thread of the block has data in the slot.
   QRD_DEVICE bool SlotIsUsed(uint32_t slot) const {
+    if (kNarrow && slot >= kHalf) return false;
     const uint32_t k = is_wide_ ? slot : slot % kHalf;
     return k * kBlockThreads < octets_ && (slot < kHalf || is_wide_ || has_second_);
   }
@@ -224,6 +241,26 @@ class Rows {
         x[half + s] = AddOctets<kDtype>(x[half + s], y[s]);
         StoreOctetKept<kDtype>(args_.residual_out[rank], ElementOf(half + s), x[half + s]);
       }
+    }
+  }
+
+  // Residuals plus the sums of `source`; all loads come first.
+  template <typename Source>
+  QRD_DEVICE void AddFrom(const Source& source, Octet<kDtype> (&x)[kRowSlots]) const {
+    const void* residual = args_.residual[first_rank_];
+    typename Source::Loaded sums[kRowSlots];
+#pragma unroll
+    for (uint32_t s = 0; s < kRowSlots; ++s) {
+      x[s] = Octet<kDtype>{};
+      if (!HasOctet(s)) continue;
+      if (residual != nullptr) x[s] = LoadOctet<kDtype>(residual, ElementOf(s));
+      sums[s] = source.Load(ElementOf(s));
+    }
+#pragma unroll
+    for (uint32_t s = 0; s < kRowSlots; ++s) {
+      if (!HasOctet(s)) continue;
+      x[s] = AddOctets<kDtype>(source.Finish(sums[s], ElementOf(s)), x[s]);
+      StoreOctetKept<kDtype>(args_.residual_out[first_rank_], ElementOf(s), x[s]);
     }
   }
 

@@ -85,6 +85,8 @@ void RunRmsNorm(const std::string& golden, bool quick, Report* report) {
   CheckRmsNormLateRanks(report);
   report->Section("rms_norm: a missing rank");
   CheckRmsNormMissingRank(report);
+  report->Section("rms_norm: sums in wire pools");
+  CheckRmsNormWirePools(report);
   report->Section("rms_norm: conversion to FP8");
   CheckFp8Conversion(report);
   if (quick) return;

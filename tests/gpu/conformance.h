@@ -45,5 +45,6 @@ void CheckRmsNormReplays(int replays, Report* report);
 void CheckRmsNormLateRanks(Report* report);
 void CheckRmsNormMissingRank(Report* report);
 void CheckRmsNormErrors(Report* report);
+void CheckRmsNormWirePools(Report* report);
 
 }  // namespace qrd::testing

@@ -30,7 +30,7 @@ void CheckRmsNormReplays(int replays, Report* report) {
         const RmsNormOptions options{.quant = Quant::kE4m3fn, .mirror = true};
         RmsNormShape shape{codec, algorithm, Dtype::kBf16, world_size, 37, 2880};
         // Also sharded, which is two_shot.
-        shape.sharded = algorithm == Algorithm::kTwoShot && world_size == 8;
+        shape.sharded = algorithm == Algorithm::kTwoShot && world_size == 8 && codec != Codec::kLp4;
         std::vector<std::unique_ptr<RmsNormData>> data;
         for (uint32_t i = 0; i < 4; ++i) {
           shape.seed = 900 + i;
@@ -82,7 +82,8 @@ void CheckRmsNormLateRanks(Report* report) {
       for (const Algorithm algorithm : {Algorithm::kOneShot, Algorithm::kTwoShot}) {
         RmsNormShape shape{codec, algorithm, Dtype::kBf16, world_size, 61, 6160, ++seed};
         shape.residuals_differ = true;
-        shape.sharded = algorithm == Algorithm::kTwoShot && world_size == 4;
+        shape.sharded =
+            algorithm == Algorithm::kTwoShot && world_size == 4 && codec != Codec::kInt4;
         const RmsNormData data(shape);
         const Tensors tensors(shape);
         for (int call = 0; call < 12; ++call) {
@@ -117,7 +118,7 @@ void CheckRmsNormLateRanks(Report* report) {
 // A rank that never comes ends the wait; after Reset() rows are counted from the start again.
 void CheckRmsNormMissingRank(Report* report) {
   for (const Algorithm algorithm : {Algorithm::kOneShot, Algorithm::kTwoShot}) {
-    for (const Codec codec : {Codec::kInt6, Codec::kNone}) {
+    for (const Codec codec : {Codec::kInt6, Codec::kInt4, Codec::kNone}) {
       const auto communicator = MakeCommunicator(3, report, 50'000'000);
       RmsNormShape shape{codec, algorithm, Dtype::kBf16, 3, 900, 6160, 1};
       shape.sharded = algorithm == Algorithm::kTwoShot && codec == Codec::kInt6;
@@ -137,6 +138,57 @@ void CheckRmsNormMissingRank(Report* report) {
       report->Check(communicator->Launch(tensors.Params(options), streams), "after reset");
       stream.Wait();
       tensors.CheckResults(data, options, "after reset", CheckOf(report));
+    }
+  }
+}
+
+// Sums that fit into the wire pool, in one turn of the blocks and in many, and a pool that has no
+// room for them: the same bytes. An all-reduce comes between, which leaves the pool alone.
+void CheckRmsNormWirePools(Report* report) {
+  const auto first = MakeCommunicator(4, report);
+  gpu::GpuCollective::Options options;
+  options.device_of_rank.assign(4, 0);
+  options.timeout_ns = WaitNs();
+  report->Check(first->wire_pool_bytes() >= uint64_t{16} << 20,
+                "wire pool of " + std::to_string(first->wire_pool_bytes()) + " bytes");
+  const uint64_t without = first->pool_bytes(0) - first->wire_pool_bytes();
+  uint32_t seed = 80;
+  for (const auto& [blocks_max, pool_bytes] :
+       {std::pair<uint32_t, uint64_t>{gpu::kBlocksPerRankMax, without}, {2, uint64_t{128} << 20}}) {
+    options.blocks_max = blocks_max;
+    options.pool_bytes_max = pool_bytes;
+    auto made = gpu::GpuCollective::Create(options);
+    if (!report->Check(made.status(), "communicator")) return;
+    report->Check(((*made)->wire_pool_bytes() == 0) == (pool_bytes == without), "wire pool");
+    for (const Codec codec : {Codec::kInt8, Codec::kLp3, Codec::kNone}) {
+      RmsNormShape shape{codec, Algorithm::kTwoShot, Dtype::kFp16, 4, 401, 2880, ++seed};
+      shape.residuals_differ = true;
+      const RmsNormData data(shape);
+      const Tensors tensors(shape);
+      const ReduceCase other_case{codec, Algorithm::kTwoShot, Dtype::kBf16, ReduceOp::kSum, 4,
+                                  9'001};
+      const ReduceData other_data(other_case);
+      const ReduceBuffers other(other_case);
+      other.Upload(other_data);
+      const RmsNormOptions kind{.quant = Quant::kE4m3fn, .mirror = true};
+      const Stream stream;
+      const hipStream_t streams[] = {stream.get()};
+      for (const auto& communicator : {first.get(), made->get()}) {
+        tensors.Upload(data, kind);
+        report->Check(communicator->Launch(tensors.Params(kind), streams), "launch");
+        report->Check(communicator->Launch(other.Params(), streams), "another operation");
+        stream.Wait();
+        tensors.CheckResults(data, kind, "wire pool", CheckOf(report));
+      }
+      // A rank a launch; the second operation's ranks may come while the first's rows run.
+      Stream of_rank[4];
+      tensors.Upload(data, kind);
+      for (uint32_t i = 0; i < 8; ++i) {
+        const hipStream_t apart[] = {of_rank[i % 4].get()};
+        report->Check(first->LaunchRanks(tensors.Params(kind), 1u << i % 4, apart), "launch apart");
+      }
+      for (const Stream& each : of_rank) each.Wait();
+      tensors.CheckResults(data, kind, "launched apart", CheckOf(report));
     }
   }
 }

@@ -21,6 +21,7 @@ namespace qrd::testing {
 struct alignas(16) Line {
   std::byte bytes[16];
 };
+inline constexpr Line kStale = {{std::byte{0xEE}, std::byte{0xEE}, std::byte{0xEE}}};
 
 class EmulatedCommunicator {
  public:
@@ -51,16 +52,15 @@ class EmulatedCommunicator {
     if (norm.residual_layout == ResidualLayout::kSharded) {
       return RunSharded(codec, dtype, args);
     }
+    if (always_keeps_wire ||
+        gpu::KeepsWire(codec, algorithm, dtype, norm, world_size_, direct, wire_pool_bytes)) {
+      return RunThroughWire(codec, dtype, args);
+    }
     gpu::PlanRows(codec, algorithm, blocks_, &args);
     const gpu::EmulatedRmsNormKernels& kernels = *gpu::EmulatedRmsNormKernelsOf(codec, dtype);
     (algorithm == Algorithm::kOneShot ? kernels.one_shot : kernels.two_shot)(args);
     if (gpu::IsOneKernel(codec, algorithm, args.reduce.direct)) return;
-    gpu::RowsArgs rows = {};
-    rows.norm = args.norm;
-    rows.pass_rows = 2;
-    rows.local_count = args.reduce.local_count;
-    std::ranges::copy(args.reduce.local, rows.local);
-    gpu::EmulatedRowsKernelsOf(dtype)->norm(rows);
+    gpu::EmulatedRowsKernelsOf(dtype)->norm(RowsOf(args));
   }
   // Every rank's counters of rows are back at their start.
   bool RowCountersAreZero() const {
@@ -77,8 +77,44 @@ class EmulatedCommunicator {
   uint32_t aborted() const { return abort_; }
   uint64_t timeout_ns = 600'000'000'000;
   bool direct = true;  // as if all ranks were on one device
+  uint64_t wire_pool_bytes = 1 << 20;
+  bool always_keeps_wire = false;  // also where it would not pay
+  // As if each rank was on a device of its own: its rows come from a pool of its own, in a launch
+  // of its own.
+  bool pool_of_each_rank = false;
+  bool is_launched_apart = false;  // as if each rank of a device was in a launch of its own
 
  private:
+  gpu::RowsArgs RowsOf(const gpu::RmsNormReduceArgs& args) const {
+    gpu::RowsArgs rows = {};
+    rows.norm = args.norm;
+    rows.pass_rows = 2;
+    rows.local_count = args.reduce.local_count;
+    std::ranges::copy(args.reduce.local, rows.local);
+    return rows;
+  }
+  void RunThroughWire(Codec codec, Dtype dtype, gpu::RmsNormReduceArgs args) {
+    args.reduce.wire_pool_count = pool_of_each_rank ? world_size_ : 1;
+    args.reduce.has_all_ranks = !pool_of_each_rank && !is_launched_apart;
+    std::vector<std::vector<Line>> pools(args.reduce.wire_pool_count,
+                                         std::vector<Line>(wire_pool_bytes / sizeof(Line), kStale));
+    for (size_t i = 0; i < pools.size(); ++i) {
+      args.reduce.wire_pools[i] = reinterpret_cast<uint8_t*>(pools[i].data());
+    }
+    gpu::PlanSumToWire(codec, waves(), blocks_, &args.reduce);
+    const gpu::EmulatedRmsNormKernels& kernels = *gpu::EmulatedRmsNormKernelsOf(codec, dtype);
+    kernels.sum_to_wire(args.reduce);
+    gpu::RowsArgs rows = RowsOf(args);
+    for (size_t i = 0; i < pools.size(); ++i) {
+      if (pool_of_each_rank) {
+        rows.local_count = 1;
+        rows.local[0] = static_cast<uint8_t>(i);
+      }
+      rows.wire = reinterpret_cast<const uint8_t*>(pools[i].data());
+      const bool is_wide = rows.norm.hidden > gpu::kNarrowHidden;
+      (is_wide ? kernels.wide_wire_rows : kernels.wire_rows)(rows);
+    }
+  }
   void RunSharded(Codec codec, Dtype dtype, gpu::RmsNormReduceArgs args) {
     const gpu::EmulatedRowsKernels& rows = *gpu::EmulatedRowsKernelsOf(dtype);
     if (codec != Codec::kNone) {

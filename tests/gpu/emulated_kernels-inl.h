@@ -8,6 +8,7 @@
 namespace qrd::gpu {
 
 inline constexpr uint32_t kEmulatedCodecBlocks = 1;
+inline constexpr uint32_t kEmulatedRowsBlocks = 2;  // of a rank
 
 template <Codec kCodec, Dtype kDtype>
 struct Emulated {
@@ -46,10 +47,19 @@ struct EmulatedRmsNorm {
     RunEmulated(args.reduce.blocks * args.reduce.local_count, kBlockThreads,
                 [&] { Entry<kCodec, kDtype>::RunScatter(args); });
   }
-  static constexpr EmulatedRmsNormKernels kKernels = {Run<true>, Run<false>, Scatter};
+  static void SumToWire(const AllReduceArgs& args) {
+    RunEmulated(args.blocks * args.local_count, kBlockThreads,
+                [&] { Entry<kCodec, kDtype>::RunSumToWire(args); });
+  }
+  template <bool kWide>
+  static void WireRows(const RowsArgs& args) {
+    RunEmulated(kEmulatedRowsBlocks * args.local_count, kBlockThreads,
+                [&] { RunWireRows<kCodec, kDtype, kWide>(args); });
+  }
+  static constexpr EmulatedRmsNormKernels kKernels = {Run<true>, Run<false>,      Scatter,
+                                                      SumToWire, WireRows<false>, WireRows<true>};
 };
 
-inline constexpr uint32_t kEmulatedRowsBlocks = 2;  // of a rank
 template <Dtype kDtype>
 struct EmulatedRows {
   template <RowSource kSource>

@@ -28,6 +28,9 @@ struct EmulatedRmsNormKernels {
   void (*one_shot)(const RmsNormReduceArgs&);
   void (*two_shot)(const RmsNormReduceArgs&);
   void (*scatter)(const RmsNormReduceArgs&);
+  void (*sum_to_wire)(const AllReduceArgs&);
+  void (*wire_rows)(const RowsArgs&);
+  void (*wide_wire_rows)(const RowsArgs&);
 };
 struct EmulatedRowsKernels {
   void (*add_rms_norm)(const RowsArgs&);

@@ -238,6 +238,85 @@ TEST(EmulatedRmsNormTest, RanksOnSeveralDevicesGiveTheReferencesBytes) {
   }
 }
 
+// two_shot with a codec: sums in one pool, or in one of each rank, where all wait for all; rows of
+// one and of two slots' width, the last tile in part, several turns. And, where the pool is too
+// small, through memory.
+TEST(EmulatedRmsNormTest, EncodedSumsGiveTheReferencesBytesFromAnyPool) {
+  uint32_t seed = 600;
+  for (const auto& [world_size, codec] : {std::pair{2u, Codec::kLp3c}, {3u, Codec::kInt4}}) {
+    EmulatedCommunicator communicator(world_size, 1);
+    for (const auto& [tokens, hidden] :
+         {std::pair<uint64_t, uint32_t>{1, 8}, {21, 1000}, {3, 2056}, {1, 8200}}) {
+      RmsNormShape shape{codec, Algorithm::kTwoShot, Dtype::kBf16, world_size, tokens, hidden,
+                         ++seed};
+      shape.residuals_differ = true;
+      shape.special_rows = tokens > 10;
+      const RmsNormData data(shape);
+      for (const auto& [pool_of_each_rank, pool_bytes] :
+           {std::pair{true, 1u << 20}, {false, 1u << 20}, {false, 0u}}) {
+        communicator.pool_of_each_rank = pool_of_each_rank;
+        communicator.wire_pool_bytes = pool_bytes;
+        CheckCase(communicator, data, {.quant = Quant::kE4m3fn, .mirror = true});
+        CheckCase(communicator, data, {.norm_over_input = true, .residual_out_in_place = true});
+      }
+    }
+  }
+}
+
+// Codec none on one device with its sums in the pool: one launch of all ranks, or as if several.
+TEST(EmulatedRmsNormTest, SumsWithoutACodecGiveTheReferencesBytesFromThePool) {
+  EmulatedCommunicator communicator(3, 2);
+  communicator.always_keeps_wire = true;
+  for (const auto& [tokens, hidden] : {std::pair<uint64_t, uint32_t>{13, 1000}, {1, 8200}}) {
+    RmsNormShape shape{Codec::kNone, Algorithm::kTwoShot, Dtype::kFp16, 3, tokens, hidden, 700};
+    shape.residuals_differ = true;
+    shape.special_rows = tokens > 10;
+    const RmsNormData data(shape);
+    for (const bool is_launched_apart : {false, true}) {
+      communicator.is_launched_apart = is_launched_apart;
+      CheckCase(communicator, data, {.quant = Quant::kE4m3fn, .mirror = true});
+      CheckCase(communicator, data, {.norm_over_input = true, .residual_out_in_place = true});
+    }
+  }
+}
+
+TEST(WirePoolTest, ManyRowsGoThroughItAndWhatACodecHasIfThereIsRoom) {
+  constexpr uint64_t kRoom = 32 << 20;
+  const auto keeps = [](Codec codec, uint64_t tokens, uint32_t world_size, uint64_t room,
+                        bool direct = true, Algorithm algorithm = Algorithm::kTwoShot) {
+    RmsNormParams norm;
+    norm.tokens = tokens;
+    norm.hidden = 6144;
+    return gpu::KeepsWire(codec, algorithm, Dtype::kBf16, norm, world_size, direct, room);
+  };
+  EXPECT_FALSE(keeps(Codec::kNone, 512, 2, kRoom));
+  EXPECT_TRUE(keeps(Codec::kNone, 512, 4, kRoom));
+  EXPECT_FALSE(keeps(Codec::kNone, 512, 4, kRoom, false));
+  EXPECT_FALSE(keeps(Codec::kNone, 4097, 4, kRoom));
+  EXPECT_TRUE(keeps(Codec::kInt4, 1, 2, kRoom, false));
+  EXPECT_FALSE(keeps(Codec::kInt4, 1, 2, kRoom, false, Algorithm::kOneShot));
+  // 3 tiles of 1152 bytes.
+  EXPECT_TRUE(keeps(Codec::kInt4, 1, 2, 3 * 1152));
+  EXPECT_FALSE(keeps(Codec::kInt4, 1, 2, 3 * 1152 - 1));
+}
+
+// The owners count what is not finite in what they encode, each its own tiles, once.
+TEST(EmulatedRmsNormTest, EncodedSumsAreCountedByTheirOwners) {
+  EmulatedCommunicator communicator(2, 1);
+  RmsNormShape shape{Codec::kInt4, Algorithm::kTwoShot, Dtype::kBf16, 2, 12, 264, 3};
+  shape.special_rows = true;
+  const RmsNormData data(shape);
+  uint64_t counts[2] = {};
+  for (const uint32_t pool_bytes : {1u << 20, 0u}) {
+    communicator.wire_pool_bytes = pool_bytes;
+    CheckCase(communicator, data, {.quant = Quant::kE4m3fn});
+    counts[pool_bytes == 0] = communicator.status(0).non_finite + communicator.status(1).non_finite;
+  }
+  EXPECT_GT(counts[0], 0u);
+  EXPECT_EQ(counts[0], counts[1]);
+  EXPECT_EQ(communicator.status(0).operations, 2u);
+}
+
 // A sharded residual: each codec, fewer rows than ranks, owners that meet inside a tile, rows of
 // one and of two slots' width, several steps, and all ranks' results over the inputs.
 TEST(EmulatedShardedRmsNormTest, EveryCodecGivesTheReferencesBytes) {
