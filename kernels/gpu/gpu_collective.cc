@@ -394,9 +394,17 @@ bool GpuCollective::CountIsLast(const LaunchParams& params) const {
   return false;
 #endif
   if (!IsCounted(params)) return false;
-  if (params.epilogue == Epilogue::kNone) return true;
-  if (params.rms_norm.residual_layout == ResidualLayout::kSharded) return true;
-  return !KeepsWire(params) && IsOneKernel(params.codec, params.algorithm, devices_.size() == 1);
+  return KernelCount(params) == 1 || params.rms_norm.residual_layout == ResidualLayout::kSharded;
+}
+
+uint32_t GpuCollective::KernelCount(const LaunchParams& params) const {
+  if (params.count == 0) return 0;
+  if (params.epilogue == Epilogue::kNone || params.world_size == 1) return 1;
+  if (params.rms_norm.residual_layout == ResidualLayout::kSharded) {
+    return params.codec == Codec::kNone ? 1 : 2;
+  }
+  if (KeepsWire(params)) return 2;
+  return IsOneKernel(params.codec, params.algorithm, devices_.size() == 1) ? 1 : 2;
 }
 
 bool GpuCollective::HasFinished(uint32_t result_slot, uint32_t count) const {

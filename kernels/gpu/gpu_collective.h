@@ -76,6 +76,8 @@ class GpuCollective {
   // stream has passed it. Never on AMD, where it has not been run.
   static bool IsCounted(const LaunchParams& params);
   bool CountIsLast(const LaunchParams& params) const;
+  // Kernels of a validated operation on each device.
+  uint32_t KernelCount(const LaunchParams& params) const;
   // The slot's last operation was number `count` (its low bits) of every rank.
   bool HasFinished(uint32_t result_slot, uint32_t count) const;
   // The rank's kernel has stored its `done`. Final once the stream has passed the operation.

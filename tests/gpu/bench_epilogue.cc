@@ -160,7 +160,7 @@ void BenchShape(uint64_t tokens, uint32_t hidden, uint32_t world_size,
           times.separate, times.fused, times.separate / times.fused, times.sharded,
           times.separate / times.sharded, WireMiB(fused, ResidualLayout::kFull),
           WireMiB(fused, ResidualLayout::kSharded), LeastMiB(fused, false, has_quant),
-          LeastMiB(fused, true, has_quant), has_quant ? 3 : 2, codec == Codec::kNone ? 1 : 2);
+          LeastMiB(fused, true, has_quant), has_quant ? 3 : 2, communicator.KernelCount(fused));
       std::fflush(stdout);
     }
   }
