@@ -51,9 +51,13 @@ inline constexpr uint32_t kRowsBlocks = 3;  // of the kernels of rows
 inline constexpr uint32_t kRowsBlocks = 2;
 constexpr uint32_t BlocksPerProcessor(Codec) { return 2; }  // with 3, lp3 spills on gfx942
 #endif
-// Of wire_rows.h, on every GPU: rows up to kNarrowHidden, and any.
+// Of wire_rows.h: rows up to kNarrowHidden, and any.
 constexpr uint32_t WireRowsBlocks(Codec codec, bool is_wide) {
+#if defined(QRD_GPU_CUDA)
   return is_wide ? 2 : codec == Codec::kNone ? 4 : 5;
+#else
+  return is_wide || codec == Codec::kNone ? 2 : 3;          // with more they spill on gfx942
+#endif
 }
 inline constexpr uint32_t kNarrowHidden = 8192;
 inline constexpr uint32_t kBlocksPerRankMax = 2048;
