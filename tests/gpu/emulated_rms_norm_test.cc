@@ -246,7 +246,7 @@ TEST(EmulatedRmsNormTest, EncodedSumsGiveTheReferencesBytesFromAnyPool) {
   for (const auto& [world_size, codec] : {std::pair{2u, Codec::kLp3c}, {3u, Codec::kInt4}}) {
     EmulatedCommunicator communicator(world_size, 1);
     for (const auto& [tokens, hidden] :
-         {std::pair<uint64_t, uint32_t>{1, 8}, {21, 1000}, {3, 2056}, {1, 8200}}) {
+         {std::pair<uint64_t, uint32_t>{1, 8}, {11, 1000}, {1, 8200}}) {
       RmsNormShape shape{codec, Algorithm::kTwoShot, Dtype::kBf16, world_size, tokens, hidden,
                          ++seed};
       shape.residuals_differ = true;
