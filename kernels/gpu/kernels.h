@@ -12,6 +12,7 @@
 #include "kernels/gpu/epilogue.h"
 #include "kernels/gpu/kernel_args.h"
 #include "kernels/gpu/owned_rows.h"
+#include "kernels/gpu/stored_rows.h"
 #include "kernels/gpu/wire_rows.h"
 
 namespace qrd::gpu {
