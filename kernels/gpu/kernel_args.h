@@ -23,13 +23,8 @@
 // (wire_rows.h): an owner puts its tiles into the wire pool of every device. Without a codec, on
 // one device, many rows of many ranks go that way, too, as they are (KeepsWire()). A rank does so
 // only after it has met all others in the same operation, whose streams have then passed the rows'
-// kernels of the operation before: the pool is free.
-//
-// Wire pools. With two_shot and a codec the sums stay encoded until the rows' kernel decodes them
-// (wire_rows.h): an owner puts its tiles into the wire pool of every device. Without a codec, on
-// one device, many rows of many ranks go that way, too, as they are (KeepsWire()). A rank does so
-// only after it has met all others in the same operation, whose streams have then passed the rows'
-// kernels of the operation before: the pool is free.
+// kernels of the operation before; without a codec one launch of all ranks does not meet and comes
+// behind those rows on its stream. So the pool is free.
 //
 // Thread safety: plain data. Ownership: kernels/gpu/gpu_collective.h owns all of it.
 #pragma once
@@ -51,14 +46,18 @@ inline constexpr uint32_t kRowsBlocks = 3;  // of the kernels of rows
 inline constexpr uint32_t kRowsBlocks = 2;
 constexpr uint32_t BlocksPerProcessor(Codec) { return 2; }  // with 3, lp3 spills on gfx942
 #endif
-// Of wire_rows.h: rows up to kNarrowHidden, and any.
-constexpr uint32_t WireRowsBlocks(Codec codec, bool is_wide) {
+// Of wire_rows.h: rows up to kNarrowHidden, and any. A block of rows must fit beside blocks of a
+// collective that wait for its rank, where ranks are launched apart.
 #if defined(QRD_GPU_CUDA)
-  return is_wide ? 2 : codec == Codec::kNone ? 4 : 5;
-#else
-  return is_wide || codec == Codec::kNone ? 2 : 3;          // with more they spill on gfx942
-#endif
+constexpr uint32_t WireRowsBlocks(Codec codec, bool is_wide) {
+  return is_wide ? kRowsBlocks : codec == Codec::kNone ? 4 : 5;
 }
+#else
+// With more they spill on gfx942.
+constexpr uint32_t WireRowsBlocks(Codec codec, bool is_wide) {
+  return is_wide || codec == Codec::kNone ? 2 : 3;
+}
+#endif
 inline constexpr uint32_t kNarrowHidden = 8192;
 inline constexpr uint32_t kBlocksPerRankMax = 2048;
 // A tile of any codec, or 2048 bytes of a tensor.
