@@ -121,11 +121,7 @@ class AllReduce {
                  });
     if (!is_done) return;
     // Nobody's rows may begin before all ranks' tiles are in the pools.
-    if (!args_.has_all_ranks) {
-      if (!exchange_.Meet()) return;
-      exchange_.Acquire();
-      exchange_.NextRound();
-    }
+    if (!exchange_.PassRoundApart()) return;
     exchange_.Finish(non_finite_);
   }
 

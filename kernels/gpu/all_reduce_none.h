@@ -74,9 +74,7 @@ class AllReduceNone {
     if constexpr (Epilogue::kHasResidual)
       return args_.direct ? TwoShotByRows() : TwoShotByInboxes();
     // Nobody's input is read, or output written, before its rank is here.
-    if (!exchange_.Meet()) return;
-    exchange_.Acquire();
-    exchange_.NextRound();
+    if (!exchange_.PassRound()) return;
     ReduceSteps();
     // Nobody goes on before all have finished with its tensors.
     if (!exchange_.Meet()) return;
@@ -86,17 +84,9 @@ class AllReduceNone {
 
   // Inputs of one device to its wire pool. A launch of all ranks begins when all are ready.
   QRD_DEVICE void SumToWire() {
-    if (!args_.has_all_ranks) {
-      if (!exchange_.Meet()) return;
-      exchange_.Acquire();
-      exchange_.NextRound();
-    }
+    if (!exchange_.PassRoundApart()) return;
     ReduceSteps();
-    if (!args_.has_all_ranks) {
-      if (!exchange_.Meet()) return;
-      exchange_.Acquire();
-      exchange_.NextRound();
-    }
+    if (!exchange_.PassRoundApart()) return;
     exchange_.Finish(non_finite_);
   }
 
@@ -118,9 +108,7 @@ class AllReduceNone {
   }
 
   QRD_DEVICE void TwoShotByRows() {
-    if (!exchange_.Meet()) return;
-    exchange_.Acquire();
-    exchange_.NextRound();
+    if (!exchange_.PassRound()) return;
     ReduceRows<kDtype>(args_, epilogue_.norm(),
                        uint64_t{exchange_.block()} * args_.world_size + exchange_.rank(),
                        uint64_t{args_.blocks} * args_.world_size, &non_finite_);

@@ -24,13 +24,10 @@ struct TileRun {
   uint32_t tiles;
 };
 
-template <Dtype kDtype>
-class IdentityEpilogue {
- public:
+// What an epilogue is that adds nothing.
+struct NoOperandEpilogue {
   static constexpr bool kHasResidual = false;
   struct Operand {};
-
-  QRD_DEVICE IdentityEpilogue(const AllReduceArgs& args, uint32_t) : args_(args) {}
 
   QRD_DEVICE bool Owns(const TileSpan&, uint32_t) const { return true; }
   QRD_DEVICE void Prefetch(const TileSpan&) const {}
@@ -38,6 +35,13 @@ class IdentityEpilogue {
   QRD_DEVICE Operand Load(uint32_t, const TileSpan&, uint32_t) const {
     return {};
   }
+};
+
+template <Dtype kDtype>
+class IdentityEpilogue : public NoOperandEpilogue {
+ public:
+  QRD_DEVICE IdentityEpilogue(const AllReduceArgs& args, uint32_t) : args_(args) {}
+
   template <bool kWhole>
   QRD_DEVICE void Store(uint32_t rank, const TileSpan& span, uint32_t octet, const Operand&,
                         const Octet<kDtype>& value) const {
@@ -53,19 +57,10 @@ class IdentityEpilogue {
 // The sums go to the wire pool: without a codec from here, for all ranks once; else the collective
 // puts them there, encoded.
 template <Dtype kDtype, bool kHasCodec>
-class WireEpilogue {
+class WireEpilogue : public NoOperandEpilogue {
  public:
-  static constexpr bool kHasResidual = false;
-  struct Operand {};
-
   QRD_DEVICE WireEpilogue(const AllReduceArgs& args, uint32_t) : args_(args) {}
 
-  QRD_DEVICE bool Owns(const TileSpan&, uint32_t) const { return true; }
-  QRD_DEVICE void Prefetch(const TileSpan&) const {}
-  template <bool kWhole>
-  QRD_DEVICE Operand Load(uint32_t, const TileSpan&, uint32_t) const {
-    return {};
-  }
   template <bool kWhole>
   QRD_DEVICE void Store(uint32_t rank, const TileSpan& span, uint32_t octet, const Operand&,
                         const Octet<kDtype>& value) const {

@@ -46,6 +46,15 @@ class Exchange {
     const bool arrived = !waits || WaitFor(peer);
     return BlockAll(arrived);
   }
+  // A round without payload: what others did before it is visible after it. False: give up.
+  QRD_DEVICE bool PassRound() {
+    if (!Meet()) return false;
+    Acquire();
+    NextRound();
+    return true;
+  }
+  // The same, where a rank may be in another launch; else the stream has the order.
+  QRD_DEVICE bool PassRoundApart() { return args_.has_all_ranks || PassRound(); }
   // After Meet() and the last read of the round.
   QRD_DEVICE void NextRound() { ++epoch_; }
   // Call after Meet(), before payload is read.

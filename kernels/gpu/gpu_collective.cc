@@ -70,6 +70,10 @@ std::vector<uint32_t> GpuCollective::RanksOn(size_t device_index) const {
   return ranks;
 }
 
+uint64_t GpuCollective::BytesOfRanks(size_t device_index) const {
+  return RanksOn(device_index).size() * (kControlBytes + inbox_bytes_);
+}
+
 // Every device and rank runs the same number of blocks: as many as the poorest device can hold, of
 // processors and of pool.
 absl::Status GpuCollective::ChooseBlocks() {
@@ -111,7 +115,7 @@ absl::Status GpuCollective::ChooseBlocks() {
   // What the poorest device has left.
   wire_pool_bytes_ = kWirePoolBytesMax;
   for (size_t i = 0; i < devices_.size(); ++i) {
-    const uint64_t used = RanksOn(i).size() * (kControlBytes + inbox_bytes_);
+    const uint64_t used = BytesOfRanks(i);
     const uint64_t left = options_.pool_bytes_max > used ? options_.pool_bytes_max - used : 0;
     wire_pool_bytes_ = std::min(wire_pool_bytes_, left / kPageBytes * kPageBytes);
   }
@@ -148,7 +152,7 @@ absl::Status GpuCollective::AllocatePools() {
     QRD_RETURN_IF_RUNTIME_ERROR(device.error());
     const std::vector<uint32_t> ranks = RanksOn(i);
     Pool& pool = pools_[i];
-    pool.bytes = ranks.size() * (kControlBytes + inbox_bytes_) + wire_pool_bytes_;
+    pool.bytes = BytesOfRanks(i) + wire_pool_bytes_;
     void* memory = nullptr;
     // Uncached memory is for peers; ranks of one device share its caches.
     const hipError_t error =
@@ -163,7 +167,7 @@ absl::Status GpuCollective::AllocatePools() {
       controls_[ranks[k]] = reinterpret_cast<Control*>(pool.memory + k * kControlBytes);
       inboxes_[ranks[k]] = pool.memory + ranks.size() * kControlBytes + k * inbox_bytes_;
     }
-    wire_pools_[i] = pool.memory + ranks.size() * (kControlBytes + inbox_bytes_);
+    wire_pools_[i] = pool.memory + BytesOfRanks(i);
   }
   const size_t status_bytes = size_t{options_.result_slots} * world_size() * sizeof(RankStatus);
   QRD_RETURN_IF_RUNTIME_ERROR(hipHostMalloc(&host_block_, status_bytes + sizeof(RankStatus),
@@ -251,9 +255,6 @@ absl::Status GpuCollective::LaunchRanks(const LaunchParams& params, uint32_t ran
   std::ranges::copy(done, args.reduce.done);
   if (params.epilogue == Epilogue::kRmsNorm) {
     args.norm = MakeRmsNormArgs(params.rms_norm, params.world_size);
-    if (!KeepsWire(params)) {
-      PlanRows(params.codec, params.algorithm, blocks_[static_cast<size_t>(params.codec)], &args);
-    }
   }
   for (size_t i = 0; i < devices_.size(); ++i) {
     args.reduce.local_count = 0;
@@ -299,9 +300,9 @@ absl::Status GpuCollective::LaunchSharded(const LaunchParams& params, RmsNormRed
                      "hipLaunchCooperativeKernel");
 }
 
-bool GpuCollective::KeepsWire(const LaunchParams& params) const {
-  return gpu::KeepsWire(params.codec, params.algorithm, params.dtype, params.rms_norm,
-                        params.world_size, devices_.size() == 1, wire_pool_bytes_);
+NormRoute GpuCollective::RouteOf(const LaunchParams& params) const {
+  return gpu::RouteOf(params.codec, params.algorithm, params.dtype, params.rms_norm,
+                      params.world_size, devices_.size() == 1, wire_pool_bytes_);
 }
 
 absl::Status GpuCollective::LaunchThroughWire(const LaunchParams& params, RmsNormReduceArgs args,
@@ -325,29 +326,24 @@ absl::Status GpuCollective::LaunchOnDevice(const LaunchParams& params, RmsNormRe
                        hipMemcpyDeviceToDevice, stream),
         "hipMemcpyAsync");
   }
-  if (has_norm && params.rms_norm.residual_layout == ResidualLayout::kSharded) {
-    return LaunchSharded(params, *args, stream);
-  }
-  if (has_norm && KeepsWire(params)) {
-    return LaunchThroughWire(params, *args, device_index, stream);
-  }
   const bool one_shot = params.algorithm == Algorithm::kOneShot;
-  const void* kernel = nullptr;
-  void* arguments[1] = {};
-  if (has_norm) {
-    const RmsNormKernelTable* kernels = RmsNormKernelsOf(params.codec, params.dtype);
-    kernel = one_shot ? kernels->one_shot : kernels->two_shot;
-    arguments[0] = args;
-  } else {
+  if (!has_norm) {
     const KernelTable* kernels = KernelsOf(params.codec, params.dtype);
-    kernel = one_shot ? kernels->one_shot : kernels->two_shot;
-    arguments[0] = &args->reduce;
+    void* arguments[] = {&args->reduce};
+    return FromRuntime(LaunchCollective(one_shot ? kernels->one_shot : kernels->two_shot,
+                                        args->reduce, arguments, stream),
+                       "hipLaunchCooperativeKernel");
   }
-  QRD_RETURN_IF_RUNTIME_ERROR(LaunchCollective(kernel, args->reduce, arguments, stream));
-  if (!has_norm || IsOneKernel(params.codec, params.algorithm, args->reduce.direct)) {
-    return absl::OkStatus();
-  }
-  return LaunchNorm(params.dtype, *args, stream);
+  const NormRoute route = RouteOf(params);
+  if (route == NormRoute::kSharded) return LaunchSharded(params, *args, stream);
+  if (route == NormRoute::kWirePool) return LaunchThroughWire(params, *args, device_index, stream);
+  PlanRows(params.codec, params.algorithm, blocks_[static_cast<size_t>(params.codec)], args);
+  const RmsNormKernelTable* kernels = RmsNormKernelsOf(params.codec, params.dtype);
+  void* arguments[] = {args};
+  QRD_RETURN_IF_RUNTIME_ERROR(LaunchCollective(one_shot ? kernels->one_shot : kernels->two_shot,
+                                               args->reduce, arguments, stream));
+  return route == NormRoute::kOneKernel ? absl::OkStatus()
+                                        : LaunchNorm(params.dtype, *args, stream);
 }
 
 absl::Status GpuCollective::Health() const {
@@ -394,17 +390,17 @@ bool GpuCollective::CountIsLast(const LaunchParams& params) const {
   return false;
 #endif
   if (!IsCounted(params)) return false;
-  return KernelCount(params) == 1 || params.rms_norm.residual_layout == ResidualLayout::kSharded;
+  if (params.epilogue == Epilogue::kNone) return true;
+  const NormRoute route = RouteOf(params);
+  return route == NormRoute::kSharded || route == NormRoute::kOneKernel;
 }
 
 uint32_t GpuCollective::KernelCount(const LaunchParams& params) const {
   if (params.count == 0) return 0;
   if (params.epilogue == Epilogue::kNone || params.world_size == 1) return 1;
-  if (params.rms_norm.residual_layout == ResidualLayout::kSharded) {
-    return params.codec == Codec::kNone ? 1 : 2;
-  }
-  if (KeepsWire(params)) return 2;
-  return IsOneKernel(params.codec, params.algorithm, devices_.size() == 1) ? 1 : 2;
+  const NormRoute route = RouteOf(params);
+  if (route == NormRoute::kSharded) return params.codec == Codec::kNone ? 1 : 2;
+  return route == NormRoute::kOneKernel ? 1 : 2;
 }
 
 bool GpuCollective::HasFinished(uint32_t result_slot, uint32_t count) const {

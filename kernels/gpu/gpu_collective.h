@@ -26,6 +26,7 @@
 #include "kernels/epilogue.h"
 #include "kernels/gpu/gpu_runtime.h"
 #include "kernels/gpu/kernel_args.h"
+#include "kernels/gpu/plan.h"
 #include "kernels/types.h"
 
 namespace qrd::gpu {
@@ -104,12 +105,13 @@ class GpuCollective {
   AllReduceArgs MakeArgs(const LaunchParams& params, uint32_t result_slot) const;
   absl::Status LaunchOnDevice(const LaunchParams& params, RmsNormReduceArgs* args,
                               size_t device_index, hipStream_t stream) const;
-  bool KeepsWire(const LaunchParams& params) const;
+  NormRoute RouteOf(const LaunchParams& params) const;
   absl::Status LaunchThroughWire(const LaunchParams& params, RmsNormReduceArgs args,
                                  size_t device_index, hipStream_t stream) const;
   absl::Status LaunchSharded(const LaunchParams& params, RmsNormReduceArgs args,
                              hipStream_t stream) const;
   std::vector<uint32_t> RanksOn(size_t device_index) const;
+  uint64_t BytesOfRanks(size_t device_index) const;  // controls and inboxes
 
   Options options_;
   std::vector<int> devices_;  // without repetition

@@ -14,6 +14,13 @@ namespace {
 // Blocks of a launch; they stride over the rest.
 constexpr uint64_t kRowsGridBlocks = 65536;
 
+absl::Status LaunchBlocks(const void* kernel, RowsArgs args, uint64_t blocks, hipStream_t stream) {
+  void* arguments[] = {&args};
+  return FromRuntime(hipLaunchKernel(kernel, dim3(static_cast<uint32_t>(blocks)),
+                                     dim3(kBlockThreads), arguments, 0, stream),
+                     "hipLaunchKernel");
+}
+
 absl::Status LaunchRows(const void* kernel, RowsArgs args, hipStream_t stream) {
   int device = 0, processors = 0;
   QRD_RETURN_IF_RUNTIME_ERROR(hipGetDevice(&device));
@@ -25,10 +32,7 @@ absl::Status LaunchRows(const void* kernel, RowsArgs args, hipStream_t stream) {
   args.pass_rows = tokens * args.local_count <= 2 * resident ? 1 : 2;
   const uint64_t blocks = std::clamp<uint64_t>((tokens + args.pass_rows - 1) / args.pass_rows, 1,
                                                kRowsGridBlocks / args.local_count);
-  void* arguments[] = {&args};
-  return FromRuntime(hipLaunchKernel(kernel, dim3(static_cast<uint32_t>(blocks) * args.local_count),
-                                     dim3(kBlockThreads), arguments, 0, stream),
-                     "hipLaunchKernel");
+  return LaunchBlocks(kernel, args, blocks * args.local_count, stream);
 }
 
 RowsArgs ArgsOf(const RmsNormParams& params, uint32_t ranks) {
@@ -64,29 +68,19 @@ absl::Status LaunchAddRmsNorm(Dtype dtype, const RmsNormParams& params,
 absl::Status LaunchNorm(Dtype dtype, const RmsNormReduceArgs& args, hipStream_t stream) {
   const RowsKernelTable* kernels = RowsKernelsOf(dtype);
   if (kernels == nullptr) return NotBuilt(dtype);
-  RowsArgs rows = {};
-  rows.norm = args.norm;
-  rows.local_count = args.reduce.local_count;
-  std::ranges::copy(args.reduce.local, rows.local);
-  return LaunchRows(kernels->norm, rows, stream);
+  return LaunchRows(kernels->norm, RowsOf(args), stream);
 }
 
 absl::Status LaunchWireRows(Codec codec, Dtype dtype, const RmsNormReduceArgs& args,
                             const uint8_t* wire, hipStream_t stream) {
   const RmsNormKernelTable* kernels = RmsNormKernelsOf(codec, dtype);
   if (kernels == nullptr) return NotBuilt(dtype);
-  RowsArgs rows = {};
-  rows.norm = args.norm;
+  RowsArgs rows = RowsOf(args);
   rows.wire = wire;
-  rows.local_count = args.reduce.local_count;
-  std::ranges::copy(args.reduce.local, rows.local);
   const void* kernel =
       rows.norm.hidden <= kNarrowHidden ? kernels->wire_rows : kernels->wide_wire_rows;
-  const uint64_t blocks = std::min(rows.norm.tokens * rows.local_count, kRowsGridBlocks);
-  void* arguments[] = {&rows};
-  return FromRuntime(hipLaunchKernel(kernel, dim3(static_cast<uint32_t>(blocks)),
-                                     dim3(kBlockThreads), arguments, 0, stream),
-                     "hipLaunchKernel");
+  return LaunchBlocks(kernel, rows, std::min(rows.norm.tokens * rows.local_count, kRowsGridBlocks),
+                      stream);
 }
 
 absl::Status LaunchQuantizeFp8(Dtype dtype, const RmsNormParams& params, uint32_t ranks,

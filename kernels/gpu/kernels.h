@@ -22,11 +22,12 @@ inline constexpr uint32_t kCodecBlocks = 4;
 template <Codec kCodec, Dtype kDtype>
 struct Entry {
   static constexpr bool kNone = kCodec == Codec::kNone;
+  template <typename Epilogue>
+  using Collective = std::conditional_t<kNone, AllReduceNone<kDtype, Epilogue>,
+                                        AllReduce<kCodec, kDtype, Epilogue>>;
   template <bool kOneShot, typename Epilogue, typename Args>
   static QRD_DEVICE void RunWith(const Args& args) {
-    using Collective = std::conditional_t<kNone, AllReduceNone<kDtype, Epilogue>,
-                                          AllReduce<kCodec, kDtype, Epilogue>>;
-    Collective run(args);
+    Collective<Epilogue> run(args);
     if constexpr (kOneShot) {
       run.OneShot();
     } else {
@@ -53,10 +54,7 @@ struct Entry {
     }
   }
   static QRD_DEVICE void RunSumToWire(const AllReduceArgs& args) {
-    using Epilogue = WireEpilogue<kDtype, !kNone>;
-    using Collective = std::conditional_t<kNone, AllReduceNone<kDtype, Epilogue>,
-                                          AllReduce<kCodec, kDtype, Epilogue>>;
-    Collective run(args);
+    Collective<WireEpilogue<kDtype, !kNone>> run(args);
     run.SumToWire();
   }
   template <bool kFromFloats>

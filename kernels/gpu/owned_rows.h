@@ -23,9 +23,7 @@ template <Dtype kDtype, bool kSums>
 QRD_DEVICE void RunOwnedRows(const RmsNormReduceArgs& args) {
   const RmsNormArgs& norm = args.norm;
   Exchange exchange(args.reduce);
-  if (!exchange.Meet()) return;
-  exchange.Acquire();
-  exchange.NextRound();
+  if (!exchange.PassRound()) return;
   const uint32_t rank = exchange.rank();
   Rows<kDtype, true> rows(norm, rank, BlockShared<RowShared>());
   const uint32_t step = MinU32(rows.pass_rows(), norm.rows_per_group);

@@ -73,12 +73,6 @@ inline RmsNormArgs MakeRmsNormArgs(const RmsNormParams& params, uint32_t world_s
   return args;
 }
 
-// Whether a collective with a norm that does not keep its wire is one kernel; else one of rows
-// follows.
-inline bool IsOneKernel(Codec codec, Algorithm algorithm, bool direct) {
-  return codec == Codec::kNone && (algorithm == Algorithm::kOneShot || direct);
-}
-
 // Codec none, two_shot, direct: blocks take rows (reduce_rows.h), and this overrides the blocks of
 // PlanSteps. Changes nothing else.
 inline void PlanRows(Codec codec, Algorithm algorithm, uint32_t blocks_max,
@@ -109,6 +103,32 @@ inline bool KeepsWire(Codec codec, Algorithm algorithm, Dtype dtype, const RmsNo
   if (codec == Codec::kNone && (!direct || norm.tokens * world_size < kManyRows)) return false;
   // A tile is written 16 bytes at a time.
   return (EncodedBytes(codec, dtype, norm.tokens * norm.hidden) + 15) / 16 * 16 <= pool_bytes;
+}
+
+// How a collective with a norm is done, of more than one rank.
+enum class NormRoute {
+  kSharded,     // owned_rows.h; with a codec after AllReduce::Scatter
+  kWirePool,    // SumToWire(), then wire_rows.h
+  kOneKernel,   // the collective takes the rows
+  kRowsFollow,  // the collective adds the residual, then stored_rows.h
+};
+inline NormRoute RouteOf(Codec codec, Algorithm algorithm, Dtype dtype, const RmsNormParams& norm,
+                         uint32_t world_size, bool direct, uint64_t pool_bytes) {
+  if (norm.residual_layout == ResidualLayout::kSharded) return NormRoute::kSharded;
+  if (KeepsWire(codec, algorithm, dtype, norm, world_size, direct, pool_bytes)) {
+    return NormRoute::kWirePool;
+  }
+  const bool is_one = codec == Codec::kNone && (algorithm == Algorithm::kOneShot || direct);
+  return is_one ? NormRoute::kOneKernel : NormRoute::kRowsFollow;
+}
+
+// What the kernels of rows get that follow a collective.
+inline RowsArgs RowsOf(const RmsNormReduceArgs& args) {
+  RowsArgs rows = {};
+  rows.norm = args.norm;
+  rows.local_count = args.reduce.local_count;
+  std::ranges::copy(args.reduce.local, rows.local);
+  return rows;
 }
 
 // AllReduce::RunTurns: the blocks and steps that bring up to `tiles_most` tiles of each owner.

@@ -87,6 +87,7 @@ void RunRmsNorm(const std::string& golden, bool quick, Report* report) {
   CheckRmsNormMissingRank(report);
   report->Section("rms_norm: sums in wire pools");
   CheckRmsNormWirePools(report);
+  CheckRmsNormWirePoolsApart(report);
   report->Section("rms_norm: conversion to FP8");
   CheckFp8Conversion(report);
   if (quick) return;

@@ -46,5 +46,6 @@ void CheckRmsNormLateRanks(Report* report);
 void CheckRmsNormMissingRank(Report* report);
 void CheckRmsNormErrors(Report* report);
 void CheckRmsNormWirePools(Report* report);
+void CheckRmsNormWirePoolsApart(Report* report);
 
 }  // namespace qrd::testing

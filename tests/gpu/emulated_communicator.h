@@ -49,18 +49,18 @@ class EmulatedCommunicator {
         MakeArgs(codec, algorithm, dtype, ReduceOp::kSum, norm.tokens * norm.hidden, inputs, {},
                  std::move(present)),
         gpu::MakeRmsNormArgs(norm, world_size_)};
-    if (norm.residual_layout == ResidualLayout::kSharded) {
-      return RunSharded(codec, dtype, args);
-    }
-    if (always_keeps_wire ||
-        gpu::KeepsWire(codec, algorithm, dtype, norm, world_size_, direct, wire_pool_bytes)) {
-      return RunThroughWire(codec, dtype, args);
-    }
+    gpu::NormRoute route =
+        gpu::RouteOf(codec, algorithm, dtype, norm, world_size_, direct, wire_pool_bytes);
+    if (always_keeps_wire) route = gpu::NormRoute::kWirePool;
+    if (route == gpu::NormRoute::kSharded) return RunSharded(codec, dtype, args);
+    if (route == gpu::NormRoute::kWirePool) return RunThroughWire(codec, dtype, args);
     gpu::PlanRows(codec, algorithm, blocks_, &args);
     const gpu::EmulatedRmsNormKernels& kernels = *gpu::EmulatedRmsNormKernelsOf(codec, dtype);
     (algorithm == Algorithm::kOneShot ? kernels.one_shot : kernels.two_shot)(args);
-    if (gpu::IsOneKernel(codec, algorithm, args.reduce.direct)) return;
-    gpu::EmulatedRowsKernelsOf(dtype)->norm(RowsOf(args));
+    if (route == gpu::NormRoute::kOneKernel) return;
+    gpu::RowsArgs rows = gpu::RowsOf(args);
+    rows.pass_rows = 2;
+    gpu::EmulatedRowsKernelsOf(dtype)->norm(rows);
   }
   // Every rank's counters of rows are back at their start.
   bool RowCountersAreZero() const {
@@ -85,14 +85,6 @@ class EmulatedCommunicator {
   bool is_launched_apart = false;  // as if each rank of a device was in a launch of its own
 
  private:
-  gpu::RowsArgs RowsOf(const gpu::RmsNormReduceArgs& args) const {
-    gpu::RowsArgs rows = {};
-    rows.norm = args.norm;
-    rows.pass_rows = 2;
-    rows.local_count = args.reduce.local_count;
-    std::ranges::copy(args.reduce.local, rows.local);
-    return rows;
-  }
   void RunThroughWire(Codec codec, Dtype dtype, gpu::RmsNormReduceArgs args) {
     args.reduce.wire_pool_count = pool_of_each_rank ? world_size_ : 1;
     args.reduce.has_all_ranks = !pool_of_each_rank && !is_launched_apart;
@@ -104,7 +96,7 @@ class EmulatedCommunicator {
     gpu::PlanSumToWire(codec, waves(), blocks_, &args.reduce);
     const gpu::EmulatedRmsNormKernels& kernels = *gpu::EmulatedRmsNormKernelsOf(codec, dtype);
     kernels.sum_to_wire(args.reduce);
-    gpu::RowsArgs rows = RowsOf(args);
+    gpu::RowsArgs rows = gpu::RowsOf(args);
     for (size_t i = 0; i < pools.size(); ++i) {
       if (pool_of_each_rank) {
         rows.local_count = 1;
